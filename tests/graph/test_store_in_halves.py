@@ -9,7 +9,7 @@ from leanconv.graph.ir import Graph
 from leanconv.graph.passes.fuse_chains import separated
 from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.verify import verify
-from leanconv.types import FLOAT16, FLOAT32, INT64
+from leanconv.types import FLOAT16, FLOAT32, INT64, DType
 from support.graph_builder import Builder
 from support.interpret import interpret
 
@@ -63,6 +63,20 @@ def test_what_is_as_large_as_its_inputs_overflows_no_more_than_they(op: str) -> 
     inputs = {name: np.full(SHAPE, 12, np.float32) for name in graph.inputs}  # e^12 > 65504
     expected = interpret(b.graph(y), inputs)[y]
     np.testing.assert_array_equal(interpret(graph, inputs)[y], expected)
+
+
+@pytest.mark.parametrize(("op", "kept"), [("Add", FLOAT32), ("Max", FLOAT32), ("Mul", FLOAT16)])
+def test_sums_with_exponentials_overflow_no_more_than_they(op: str, kept: DType) -> None:
+    """A factor, as that of a normalisation, may make what is large small."""
+    b = Builder(FLOAT32)
+    both = b.op(op, b.op("Exp", b.input(*SHAPE)), b.input(*SHAPE))
+    y = b.op("Log", both)
+    graph = stored(b.graph(y))
+    assert graph.types[both].dtype == kept
+    large, small = np.full(SHAPE, 12, np.float32), np.full(SHAPE, 2**-9, np.float32)
+    inputs = dict(zip(graph.inputs, (large, small), strict=True))
+    expected = interpret(b.graph(y), inputs)[y]
+    np.testing.assert_allclose(interpret(graph, inputs)[y], expected, rtol=1e-3)
 
 
 @pytest.mark.parametrize("op", ["Relu", "Max", "Abs", "Neg", "Clip", "PRelu", "Resize"])

@@ -39,7 +39,7 @@ def fixed_times(monkeypatch: pytest.MonkeyPatch, *gains: int) -> None:
     """Let nothing be timed: a layer on codes gains what is given, a file something for each."""
 
     def planned(_: Clock, graph: OnnxGraph, __: object) -> Planned:
-        codes = sum(node.op == "DequantizeLinear" for node in graph.nodes)
+        codes = sum(node.bare_op == "DequantizeLinear" for node in graph.nodes)
         return Planned(1_000_000 - codes, 0, 0)
 
     def costs(sizes: dict[str, int], *_: object) -> list[LayerCost]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cache
 from math import prod
 from typing import Any, Generic, Protocol, TypeVar
@@ -28,7 +27,7 @@ from leanconv.codegen.half_stored import calls_on_halves, half_stored, halved_ca
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.kernels.packing import copied
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field, replace
 from leanconv.spec.format import aligned
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOATS, HALVES, SINGLE, Precision

@@ -26,13 +26,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
 from leanconv.algorithms.problem import Problem, products
 from leanconv.graph.edit import release_read
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype
 
 # Bits that are distinguished: those that tiles of Winograd leave (`leanconv.winograd.variants`).

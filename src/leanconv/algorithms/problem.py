@@ -6,7 +6,6 @@ Beside it: the relative error to expect of its sums of products.
 from __future__ import annotations
 
 import math
-from dataclasses import field
 from math import prod
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from leanconv.algorithms.common.conv import Conv, with_conv
 from leanconv.codegen.geometry import Access, PhasedAccess, Triple, triple
 from leanconv.codegen.half_stored import LONGEST_PIECE
-from leanconv.records import dataclass, replace
+from leanconv.records import dataclass, field, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.spec.typical import SIDE

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +28,7 @@ from leanconv.algorithms.problem import (
 from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
 from leanconv.lazy_imports import Late
+from leanconv.records import replace
 from leanconv.target import Target
 from leanconv.types import SINGLE
 

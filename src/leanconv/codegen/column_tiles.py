@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.geometry import Window, first_residue_below
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import fixed, least
 

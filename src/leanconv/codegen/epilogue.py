@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 from leanconv.codegen.activations import (
     Factors,
@@ -28,7 +27,7 @@ from leanconv.codegen.memory import loads_as, to_bits
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import interleave, transpose
 from leanconv.codegen.tails import Columns, load_row, store_row
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec import Activation
 from leanconv.spec.requantise import NUMBERS_BYTES, Requantise
 from leanconv.types import FLOAT32, INT8, UINT8, DType

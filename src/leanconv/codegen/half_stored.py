@@ -22,7 +22,6 @@ is not finite the tile is computed anew in float32 (`overflowed`).
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from leanconv.codegen.microkernel import (
     RegisterTile,
 )
 from leanconv.codegen.partial_sums import PartialSums, Piece
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.target import Target
 from leanconv.types import FLOAT16, FLOAT32
 

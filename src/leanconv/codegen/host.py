@@ -22,7 +22,6 @@ import platform
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +31,7 @@ from leanconv.codegen.cache import entries_in
 from leanconv.codegen.elf_objects import CodePages, takes_objects
 from leanconv.codegen.process_limits import quota_cores
 from leanconv.errors import SpecError
+from leanconv.records import replace
 from leanconv.target import PRESETS, RELATIVES, Target
 
 log = logging.getLogger(__name__)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
 
 from leanconv.codegen.kernel import Kernel
-from leanconv.records import dataclass, replace
+from leanconv.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, eq=False)

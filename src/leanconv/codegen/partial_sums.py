@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.microkernel import (
@@ -21,6 +20,7 @@ from leanconv.codegen.microkernel import (
     static_steps,
 )
 from leanconv.codegen.tails import each_tile
+from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 
 Run = tuple[Value | int, Value | int, Sequence[int]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
@@ -36,6 +35,7 @@ from leanconv.gpu.lowering.gemm import sum_error
 from leanconv.gpu.lowering.windows import at_least_2d
 from leanconv.gpu.machine import choices, machine_of
 from leanconv.graph.ir import TensorType
+from leanconv.records import replace
 from leanconv.runtime.locks import Lock, Unpicklable
 from leanconv.spec import NHWC, ConvSpec
 from leanconv.spec.arguments import check_residual

@@ -14,11 +14,9 @@ that range are detected and recomputed with tf32x3.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from leanconv.errors import SpecError
 from leanconv.gpu.device.driver import Driver
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 
 TENSOR_COPIES = 90  # the first architecture that has bulk tensor copies

@@ -13,7 +13,6 @@ column, added up while packing, and zero_b times that of each row, a dot product
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -28,7 +27,7 @@ from leanconv.kernels import KernelContext
 from leanconv.kernels.copy_plan import row_major
 from leanconv.kernels.matmul import matmul_problem
 from leanconv.kernels.quantised_steps import as_codes, as_float
-from leanconv.records import cached_property, dataclass
+from leanconv.records import cached_property, dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import INT8, INT32, DType, Precision

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from math import prod
@@ -25,6 +24,7 @@ from leanconv.kernels.index_maps import (
     whole,
 )
 from leanconv.kernels.packing import rearranged
+from leanconv.records import replace
 from leanconv.spec.format import NHWC, Format
 from leanconv.types import DType, as_dtype
 

@@ -12,7 +12,6 @@ of 3x3 at stride 2 on large maps a tenth more time, small ones at stride 1 half 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice, product
 from math import prod
 
@@ -34,7 +33,7 @@ from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.plane_pool import joined, start, taps_within, window_of
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.kernels.separable_pool import SeparablePool
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Extent, Scalars, fixed
 from leanconv.target import Target

@@ -18,7 +18,6 @@ groups of sequences. `recurrence` has the same steps as rounds that all threads 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -26,7 +25,7 @@ from leanconv.codegen import math
 from leanconv.codegen.emitter import Function, Value
 from leanconv.graph.ops.recurrent import Cell, Gate
 from leanconv.kernels.recurrent_states import Chunk, RecurrentLayers, Times
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.target import Target
 from leanconv.types import INT32
 

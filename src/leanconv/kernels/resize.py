@@ -14,7 +14,6 @@ of their own (`resize_maps`), and so have plain maps whose elements are repeated
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -28,7 +27,7 @@ from leanconv.kernels import KernelContext, OfItems
 from leanconv.kernels.copy import cover
 from leanconv.kernels.copy_plan import CHUNK_BYTES, row_major
 from leanconv.kernels.resize_maps import of_linear
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Count, Extent
 from leanconv.target import Target

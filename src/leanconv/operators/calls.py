@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field, replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +15,7 @@ from leanconv.graph.ir import Graph
 from leanconv.half_arrays import in_memory
 from leanconv.kernels.copy_plan import reorder_call
 from leanconv.operators.operator import NodeContext
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field, replace
 from leanconv.spec import Format
 from leanconv.types import HALVES, DType, as_dtype
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import ChainMap
 from collections.abc import Hashable, MutableMapping
-from dataclasses import replace
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -33,7 +32,7 @@ from leanconv.kernels.quantised_steps import operands
 from leanconv.operators.calls import of_halves, reordered
 from leanconv.operators.conv_node import ConvNode, precision_of
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
-from leanconv.records import cached_property, dataclass
+from leanconv.records import cached_property, dataclass, replace
 from leanconv.spec import PLAIN, ConvSpec, Format
 from leanconv.types import FLOAT32, SINGLE
 

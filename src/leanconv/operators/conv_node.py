@@ -14,7 +14,6 @@ padding: a network has its padding as nodes of their own where it is not zero (`
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -36,7 +35,7 @@ from leanconv.graph.ops.conv import unfolded
 from leanconv.graph.ops.quantised_layers import form_of, numbers_of, quantisation_of
 from leanconv.operators.calls import reordered
 from leanconv.operators.operator import NodeContext
-from leanconv.records import cached_property
+from leanconv.records import cached_property, replace
 from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.spec.requantise import Quantisation, Requantise
 from leanconv.types import HALVES, INT32, SINGLE, UINT8, DType, Precision

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from leanconv.graph.ir import Graph, Node, in_rows
 from leanconv.graph.regions import Region
 from leanconv.kernels.copy_plan import reorder_call
 from leanconv.operators.operator import NodeContext, Operator
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec import PLAIN
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from enum import Enum
 from math import prod
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.regions import all_constants
 from leanconv.kernels import KernelContext
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field, replace
 from leanconv.target import Target
 from leanconv.types import DType
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import ceil, log2, prod
 from typing import cast
 
@@ -20,7 +19,7 @@ from leanconv.graph.ops.resize import resized_axes
 from leanconv.kernels import KernelModule
 from leanconv.operators.calls import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
-from leanconv.records import cached_property
+from leanconv.records import cached_property, replace
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64, HALVES, INT32, DType

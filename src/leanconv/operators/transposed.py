@@ -11,7 +11,6 @@ multiple of the stride and the padding fits, as for 2x2 with stride 2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -26,6 +25,7 @@ from leanconv.codegen.lowered import PackCall
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
 from leanconv.kernels.packing import copied
+from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 

@@ -9,13 +9,13 @@ Activations are as their formulas read, in float64: the last step of the oracle.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from leanconv.records import replace
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.activation import KINDS
 from leanconv.spec.conv import output_extent

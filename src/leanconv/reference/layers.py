@@ -6,8 +6,7 @@ thesis: no padding, the stride of both axes alike.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from leanconv.records import replace
 from leanconv.spec import ConvSpec
 from leanconv.types import FLOAT32, DType
 

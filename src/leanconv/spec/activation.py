@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
 
 from leanconv.errors import SpecError, short
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 from leanconv.symbolic import Scalars
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from math import prod
 
 from leanconv.errors import SpecError, short
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.activation import Activation
 from leanconv.spec.format import NHWC, PLAIN, Format, ceil_div
 from leanconv.spec.requantise import Requantise

@@ -5,11 +5,10 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable
-from dataclasses import field
 from enum import Enum
 from typing import Annotated, Any, TypeAlias
 
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 from leanconv.symbolic.expressions import (
     BeyondBoundsError,
     Expression,

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.target.costs import Costs, derived, measured
 from leanconv.target.target import Target
 

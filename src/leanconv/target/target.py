@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from leanconv.errors import SpecError
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.symbolic import fixed
 from leanconv.target.costs import Costs
 from leanconv.target.records import RECORDS, ZEN4

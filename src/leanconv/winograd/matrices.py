@@ -32,13 +32,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
 
 from leanconv.errors import SpecError
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 
 # By (min(m, r), max(m, r)): the positive points of the ± pairs, and gamma^2.
 TABLE: dict[tuple[int, int], tuple[str, float]] = {

@@ -21,13 +21,12 @@ for the same s goes into A^T, which is modulo 2^32 anyway.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
 from math import lcm
 
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.winograd.error import gamma_squared, peak_amplification
 from leanconv.winograd.matrices import Matrix, Row, Transform, transform, verify
 

@@ -10,8 +10,6 @@ channels. The copies take little time beside products that tiles take a tenth of
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from leanconv.algorithms.amx.kernel import TileConv
 from leanconv.algorithms.common.conv import batch_as_columns, gives_pixels, merge_rows, with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, one_kernel_candidate
@@ -21,6 +19,7 @@ from leanconv.codegen.geometry import Access, Triple, Window
 from leanconv.codegen.matrix_tiles import COLUMNS, ROWS, TILE_BYTES, multiplies
 from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import reorder
+from leanconv.records import replace
 from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import least, most

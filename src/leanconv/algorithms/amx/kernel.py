@@ -11,7 +11,6 @@ one row of the output. A part of the epilogue is a few times four columns of one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from leanconv.algorithms.amx.input import repack_rows
 from leanconv.algorithms.amx.shape import COLUMNS_TOGETHER, JOB_BYTES, JOB_WORDS, TileShape
@@ -27,7 +26,7 @@ from leanconv.codegen.matrix_tiles import (
     Tiles,
 )
 from leanconv.codegen.microkernel import RegisterTile
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_tiles
@@ -216,7 +217,7 @@ def _weights_ahead(problem: Problem, kernel: DirectConv, target: Target) -> int:
     return target.costs.direct_prefetch_bytes // (nearer * kernel.conv.precision.w.bytes)
 
 
-def _prefetches(problem: Problem, kernel: DirectConv, target: Target) -> dict[str, int]:
+def _prefetches(problem: Problem, kernel: DirectConv, target: Target) -> dict[str, Any]:
     """Choose the weights that a tile prefetches: some of its own, or some of the next panel's.
 
     Where it prefetches its own, the first tile of a panel waits for this stream, and the others

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 
 from leanconv.algorithms.common.conv import Taps
 from leanconv.algorithms.direct.shape import DirectShape, panel_ahead, prefetch_offsets
@@ -27,7 +26,7 @@ from leanconv.codegen.microkernel import (
 )
 from leanconv.codegen.partial_sums import PartialSums, sum_in_two_parts
 from leanconv.codegen.tails import each_tile, tile_at
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable
-from dataclasses import replace
 from functools import cache, partial
 from math import prod
 
@@ -34,7 +33,7 @@ from leanconv.codegen.partial_sums import LENGTH
 from leanconv.codegen.tiling import Tile
 from leanconv.kernels import packing
 from leanconv.kernels.packing import Order
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.conv import reduction_length, sum_flops
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.symbolic import Count, Extent

@@ -10,7 +10,6 @@ then row by row, cropped, with bias, residual and activation, into the output.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_program
@@ -28,7 +27,7 @@ from leanconv.codegen.epilogue import TileOutput, store_tile
 from leanconv.codegen.microkernel import RegisterTile, add_start, channel_address, load_channels
 from leanconv.codegen.shuffles import transpose
 from leanconv.codegen.tails import Columns, tile_at
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol
 from leanconv.target import Target

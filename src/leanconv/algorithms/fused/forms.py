@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from math import prod
 
 from leanconv.algorithms.common.conv import with_conv
@@ -28,7 +27,7 @@ from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import Tile, by_lane, rank_tiles
 from leanconv.kernels.lookup import lookup_lanes
 from leanconv.kernels.lookup import way_of as way_of_lookup
-from leanconv.records import dataclass, replace
+from leanconv.records import dataclass, field, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.spec.typical import ANY_COUNT

@@ -13,7 +13,6 @@ chunk that follows the one before in the same thread finds them filled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from leanconv.algorithms.fused.block import BlockKernels
 from leanconv.algorithms.fused.kernel import Constants, pack_part
@@ -21,7 +20,7 @@ from leanconv.algorithms.fused.rows import BlockRows, Rows, no_rows
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbolic import Extent
 from leanconv.target import Target

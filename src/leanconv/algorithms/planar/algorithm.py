@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -32,6 +31,7 @@ from leanconv.algorithms.problem import (
 from leanconv.codegen.geometry import PhasedAccess, Window
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile, rows_per_chunk, rows_per_chunk_of_any_width
+from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol
 from leanconv.target import Target

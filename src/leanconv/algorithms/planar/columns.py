@@ -8,7 +8,6 @@ number of columns in a row's last vector and the target computes masks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.geometry import Window
 from leanconv.codegen.microkernel import broadcast_channels, channel_address
 from leanconv.codegen.tails import where_any
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Symbol, fixed
 from leanconv.target import Target

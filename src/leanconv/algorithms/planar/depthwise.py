@@ -15,7 +15,6 @@ for rows that fill them better: 7 columns use 7 lanes of 8, instead of 7 of 16.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import ceil, prod
 
 from leanconv.algorithms.common.conv import GroupedConv
@@ -32,7 +31,7 @@ from leanconv.algorithms.planar.kernel import row_tiles
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.microkernel import channel_address, start_planes
 from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.symbolic import Count, Symbol, fixed, least, most
 from leanconv.target import Target

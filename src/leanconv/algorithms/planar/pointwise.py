@@ -12,7 +12,6 @@ tile, a line each step.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -34,7 +33,7 @@ from leanconv.codegen.partial_sums import LENGTH, PartialSums
 from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.codegen.tiling import Tile, fits, tile_cycles
 from leanconv.kernels.packing import panels
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.symbolic import Count, Symbol, fixed, least, most
 from leanconv.target import Target

@@ -12,7 +12,6 @@ again; large ones leave threads idle at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import gcd
 
 import numpy as np
@@ -29,7 +28,7 @@ from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, rank_tiles, rows_per_chunk
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
 

@@ -19,7 +19,6 @@ scratch and multiplies it while it is there: L is never whole. Rows of padding a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from leanconv.algorithms.common.conv import with_conv
@@ -34,7 +33,7 @@ from leanconv.codegen.geometry import Access, Window
 from leanconv.errors import SpecError
 from leanconv.kernels.copy import Copy
 from leanconv.kernels.copy_plan import StridedBox, copy_tasks
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.target import Target
 
 _T = 100  # the paper's value for recent machines

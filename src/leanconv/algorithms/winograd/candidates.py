@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.tiling import Tile, by_lane, rank_tiles, rows_per_chunk
 from leanconv.kernels.packing import channels, copied
+from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.algorithms.winograd.sizes import WinogradParameters
 from leanconv.codegen.dot import dots_per_cycle
 from leanconv.codegen.tiling import TileWork, by_lane, fits, rank_tiles, step_cycles
+from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Costs, Target
 

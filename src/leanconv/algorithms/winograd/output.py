@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import NamedTuple
 
 from leanconv.algorithms.common.linear_code import emit_values
@@ -17,6 +16,7 @@ from leanconv.codegen.epilogue import TileOutput, store_tile, with_numbers
 from leanconv.codegen.microkernel import RegisterTile, add_start, channel_address, load_channels
 from leanconv.codegen.shuffles import halves_fit, halves_of_columns
 from leanconv.codegen.tails import Columns, RowPieces
+from leanconv.records import replace
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.target import Target
 from leanconv.winograd.program import LinearProgram, compile_matrix

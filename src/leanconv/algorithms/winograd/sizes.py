@@ -13,7 +13,6 @@ fewer are left out.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 from leanconv.algorithms.decompose import (
@@ -33,7 +32,7 @@ from leanconv.algorithms.problem import Problem, most_weight_bytes
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.codegen.geometry import Triple, Window
 from leanconv.errors import SpecError
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOATS, INT8, INT16, INT32, UINT8, UINT16, DType, Precision

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from math import prod
 from typing import Any
 
@@ -22,7 +21,7 @@ from leanconv.gpu.device.driver import Driver
 from leanconv.gpu.launch import dense_strides
 from leanconv.gpu.lowering.conv_problem import stored, unstored
 from leanconv.graph.ir import TensorType
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 from leanconv.spec.arguments import mended
 from leanconv.spec.format import aligned_offsets
 from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType

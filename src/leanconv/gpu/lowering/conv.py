@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any, Generic, TypeVar
 
@@ -48,7 +47,7 @@ from leanconv.graph.ir import Node
 from leanconv.graph.ops.algebra import batch_norm_affine
 from leanconv.graph.ops.chain import stage_inputs
 from leanconv.operators.conv_node import attributes_spec
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec import NHWC, ConvSpec
 
 P = TypeVar("P", bound=Parameters)

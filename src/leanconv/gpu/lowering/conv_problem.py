@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +11,7 @@ from leanconv.errors import BudgetError
 from leanconv.gpu.launch import Launch, Pointer
 from leanconv.gpu.machine import Arithmetic, Machine
 from leanconv.half_arrays import as_float32, in_memory
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 from leanconv.spec import Activation, ConvSpec
 from leanconv.types import BFLOAT16, DType
 from leanconv.units import counted, error_text, format_bytes

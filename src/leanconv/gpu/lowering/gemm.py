@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -13,7 +12,7 @@ from leanconv.gpu.lowering.conv_problem import Epilogue, Lowered, stored
 from leanconv.gpu.lowering.product_tiles import Blocking, Tile, blockings
 from leanconv.gpu.lowering.windows import Windows
 from leanconv.gpu.machine import FP16X3, TF32X3, Arithmetic, Machine
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT16, FLOAT32, INT32, DType
 

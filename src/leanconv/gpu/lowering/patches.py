@@ -7,7 +7,6 @@ as an overlapping view of its windows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod, sqrt
 
 import numpy as np
@@ -18,7 +17,7 @@ from leanconv.gpu.lowering.gemm import LEAST_SUM, PROMOTED, X_SCALE, pack, repai
 from leanconv.gpu.lowering.product_tiles import Tile, seconds, tiles
 from leanconv.gpu.lowering.windows import Windows, in_place_windows, unfolded_windows
 from leanconv.gpu.machine import FP16X3, TENSOR_COPIES, TF32X3, Arithmetic, Machine
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, INT32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -16,6 +15,7 @@ from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
 from leanconv.operators.conv_node import transposed_problem
 from leanconv.operators.transposed import phases
+from leanconv.records import replace
 from leanconv.spec import NHWC
 
 HANDLERS = Handlers()

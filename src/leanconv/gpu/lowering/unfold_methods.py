@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -23,7 +22,7 @@ from leanconv.gpu.lowering.gemm import Product, lower_product
 from leanconv.gpu.lowering.product_tiles import Tile
 from leanconv.gpu.lowering.windows import Windows, unfolded_windows
 from leanconv.gpu.machine import IEEE, Arithmetic, Machine
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.types import FLOAT32
 
 MEC_THRESHOLD = 100  # T of the MEC paper, "good on recent GPUs"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from leanconv.gpu.launch import divisor
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 

@@ -7,7 +7,6 @@ double precision, before. The workspace is that of whole tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
@@ -20,7 +19,7 @@ from leanconv.gpu.lowering.conv_problem import ConvProblem, Epilogue, Lowered, s
 from leanconv.gpu.lowering.gemm import Product, lower_product
 from leanconv.gpu.lowering.windows import unfolded_windows
 from leanconv.gpu.machine import Machine
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT32, FLOAT64
 from leanconv.winograd.error import peak_amplification

@@ -67,8 +67,8 @@ class Rule:
         products: whether it sums so many products that NumPy would take very long; it becomes a
             convolution, beside other nodes, where its weights are constants.
         finds: the axis of its first output along which there is what it finds in a run.
-        follows: how what was found, in room for more, runs through it, as `bounded_extents` says; ""
-            where it does not.
+        follows: how what was found, in room for more, runs through it, as `bounded_extents` says;
+            "" where it does not.
     """
 
     convert: Callable[[Call], Sequence[Value]]

@@ -80,9 +80,8 @@ class _Storing:
         """Return values whose absolute errors count, and what these are sums or multiples of."""
         found: set[str] = set()
         for node in reversed(self.graph.nodes):
-            found.update(
-                node.inputs[slice(1) if _counts(node) else OPS[node.op].precise or slice(0)]
-            )
+            precise = slice(1) if _counts(node) else OPS[node.op].precise
+            found.update(node.inputs[precise or slice(0)])
             if _keeps_errors(node) and not found.isdisjoint(node.outputs):
                 found.update(name for name in node.inputs if name not in self.graph.constants)
         return {name for name in found if self._is(name, FLOAT32)}
@@ -131,7 +130,10 @@ class _Storing:
         floats = [n for n in node.inputs if self._is(n, FLOAT32, self.half)]
         running, halves = [n for n in floats if n not in self.constants], OPS[node.op].halves
         squared = node.op == "Mul" and len(set(node.inputs)) == 1
-        spread = halves in _KEEPS_RANGE and running and self.spreading.issuperset(running)
+        large = [name in self.spreading for name in running]
+        # A factor, as that of a normalisation, may make what is large small.
+        several = all(large) if OPS[node.op].neutral == 1 else any(large)
+        spread = halves in _KEEPS_RANGE and running and several
         if halves == "wide" or squared or spread:
             self.spreading.update(node.outputs)
         weighted = any(name in self.constants for name in node.inputs[1:])
