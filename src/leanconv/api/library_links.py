@@ -110,12 +110,13 @@ def archive(name: str, body: bytes) -> bytes:
     symbols = [f"{'_' if macos else ''}{symbol}\0".encode() for symbol in sorted(found.defined)]
     text = b"".join(symbols)
     text += b"\0" * (-len(text) % _ALIGNED)
-    if macos:  # as ranlib writes it: each name's place and its object's
+    if macos:  # as ranlib writes it: each name's place and its object's; objects at multiples of 8
         length = 20 + 4 + 8 * count + 4 + len(text)
         row = [(sum(map(len, symbols[:i])), _OBJECT_AT + length) for i in range(count)]
         head = struct.pack(f"<I{2 * count}I", 8 * count, *(word for each in row for word in each))
         index = b"__.SYMDEF SORTED".ljust(20, b"\0") + head + struct.pack("<I", len(text)) + text
-        return _ARCHIVE + _member("#1/20", index) + _member(name, body)
+        padded = name.encode().ljust(20, b"\0") + body + b"\0" * (-len(body) % _ALIGNED)
+        return _ARCHIVE + _member("#1/20", index) + _member("#1/20", padded)
     length = 4 + 4 * count + len(text)
     index = struct.pack(f">{1 + count}I", count, *[_OBJECT_AT + length] * count) + text
     return _ARCHIVE + _member("/", index) + _member(f"{name}/", body)
