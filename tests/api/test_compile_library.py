@@ -20,7 +20,7 @@ from support.onnx_models import Array
 from support.random_networks import RandomNetwork
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
-NULL_POINTER, INDEX_OUTSIDE, WRONG_CPU, NOT_ALIGNED, WRONG_WEIGHTS = range(1, 6)
+NULL_POINTER, INDEX_OUTSIDE, WRONG_CPU, NOT_ALIGNED, WRONG_WEIGHTS, NOT_PREPARED = range(1, 7)
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -160,13 +160,17 @@ def test_instances_run_at_once_and_after_a_fork(library: Path) -> None:
 
 def test_bad_addresses_are_refused(library: Path) -> None:
     instance = Instance(library)
-    block = (ctypes.c_char * 65536)()
+    size = instance.facts["block_bytes"]
+    block = (ctypes.c_char * (size + 64))()
     even = -(-ctypes.addressof(block) // 64) * 64
     assert instance.call("init", None) == NULL_POINTER
     assert instance.call("init", even + 8) == NOT_ALIGNED
     assert instance.call("run", None, even) == NULL_POINTER
     assert instance.call("run", even, None) == NULL_POINTER
-    assert instance.call("close", None) in (0, NULL_POINTER)
+    assert instance.call("close", None) == NULL_POINTER
+    assert instance.call("run", even, even) == NOT_PREPARED
+    ctypes.memmove(even, instance.addresses[0], size)
+    assert instance.call("run", even, even) == NOT_PREPARED, "it has moved"
     assert instance.call("check_cpu") == 0
 
 

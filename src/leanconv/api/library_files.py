@@ -157,6 +157,8 @@ def header(facts: Summary) -> str:
                     lines.append(f"  /* {_shown(value['name'])}: {dtype} {shown}".rstrip() + " */")
                     lines.append(f"  {const}{c_type(dtype)} *{word};")
                 sizes.append(f"#define {macro}_{word.upper()}_ELEMENTS{suffix} {prod(shape)}")
+    if outside is not None:
+        sizes.append(f"#define {macro}_WEIGHT_BYTES {facts['weight_bytes']}")
     targets = ", ".join(_processor(each) for each in facts["targets"])
     return _HEADER.format(
         name=name,
@@ -173,6 +175,7 @@ def header(facts: Summary) -> str:
         wrong_cpu=interface.WRONG_CPU,
         not_aligned=interface.NOT_ALIGNED,
         wrong_weights=interface.WRONG_WEIGHTS,
+        not_prepared=interface.NOT_PREPARED,
         given="" if outside is None else ", const void *weights",
         weights="" if outside is None else _WEIGHTS.format(macro=macro, file=_shown(outside)),
     )
@@ -236,8 +239,8 @@ def _shown(name: str) -> str:
     return re.sub(r"[^ -~]|\*/|\\", "?", name)[:80]
 
 
-_WEIGHTS = """`weights` is where the bytes of {file} are, mapped or read,
-   at a multiple of {macro}_ARENA_ALIGNMENT; they stay there. """
+_WEIGHTS = """`weights` is where the {macro}_WEIGHT_BYTES of {file}
+   are, mapped or read, at a multiple of {macro}_ARENA_ALIGNMENT; they stay there. """
 _HEADER = """\
 /* A network compiled by leanconv for {target}; a run takes {threads}. */
 #ifndef {macro}_H
@@ -260,7 +263,8 @@ enum {{
   {macro}_INDEX_OUTSIDE = {index_outside}, /* an index among the inputs lies outside of its axis */
   {macro}_WRONG_CPU = {wrong_cpu},
   {macro}_NOT_ALIGNED = {not_aligned},
-  {macro}_WRONG_WEIGHTS = {wrong_weights}
+  {macro}_WRONG_WEIGHTS = {wrong_weights},
+  {macro}_NOT_PREPARED = {not_prepared} /* {name}_init has not prepared the arena where it is */
 }};
 
 /* Row-major arrays of the caller; none may lie in another one or in the arena. */
@@ -274,8 +278,8 @@ size_t {name}_arena_bytes(void);
 /* 0 where the code can run, else {macro}_WRONG_CPU. */
 int {name}_check_cpu(void);
 
-/* Prepare an arena, once, and again where it has been moved. Several arenas are several instances,
-   which may run at once. {weights}*/
+/* Prepare an arena, once. To move it, close it before, and prepare it again. Several arenas are
+   several instances, which may run at once. {weights}*/
 int {name}_init(void *arena{given});
 
 /* Run. The outputs are complete where it returns 0. An arena runs one call at a time. */

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 # What functions of a library return that fail; bytes that its memory is aligned to.
-NULL_POINTER, INDEX_OUTSIDE, WRONG_CPU, NOT_ALIGNED, WRONG_WEIGHTS = range(1, 6)
+NULL_POINTER, INDEX_OUTSIDE, WRONG_CPU, NOT_ALIGNED, WRONG_WEIGHTS, NOT_PREPARED = range(1, 7)
 ALIGNMENT = 64
 
 _process = os.getpid()

@@ -5,7 +5,7 @@ after the other,
 
     memory          values and scratch, as the plans state; and weights that `PREFIX_init` packs
     words           of each program, as `_Words` says
-    chosen          for which of several targets the words are
+    chosen          for which of several targets the words are; the block's own address
     workers         what they and the caller share, where several threads take part
 
 `PREFIX_init` writes all but the first of them, for the best target that the CPU has, and packs;
@@ -313,6 +313,7 @@ def _public_text(
         bytes=workers + t.worker_bytes(threads),
         checks=checks,
         chosen=chosen,
+        home=chosen + _WORD,
         to_init=" ".join(f"i64 {i}, label %init{i}" for i in range(1, count)),
         prepared=prepared,
         to_pack=" ".join(f"i64 {i}, label %pack{i}" for i in range(1, count)),
@@ -331,6 +332,7 @@ def _public_text(
         text += _DISPATCH.format(
             name=f"{prefix}_{name}",
             chosen=chosen,
+            home=chosen + _WORD,
             others=" ".join(f"i64 {i}, label %run{i}" for i in range(1, count)),
             runs="".join(
                 f"run{i}:\n  %r{i} = call i32 @run.{i}.{number}(ptr %arrays, ptr %block)\n"
@@ -338,6 +340,7 @@ def _public_text(
                 for i in range(count)
             ),
             null_pointer=interface.NULL_POINTER,
+            not_prepared=interface.NOT_PREPARED,
         )
     return text + t.worker_text(prefix, threads, workers)
 
@@ -544,11 +547,14 @@ weigh:
 {weights}take:
   %chosen = getelementptr i8, ptr %block, i64 {chosen}
   store i64 %best, ptr %chosen
+  %home = getelementptr i8, ptr %block, i64 {home}
+  store i64 0, ptr %home
   switch i64 %best, label %init0 [{to_init}]
 {prepared}begin:
   call void @start_workers(ptr %block)
   switch i64 %best, label %pack0 [{to_pack}]
 {packed}good:
+  store i64 %address, ptr %home
   ret i32 0
 bad:
   ret i32 {null_pointer}
@@ -579,13 +585,21 @@ entry:
   %no.block = icmp eq ptr %block, null
   %no.arrays = icmp eq ptr %arrays, null
   %null = or i1 %no.block, %no.arrays
-  br i1 %null, label %bad, label %ready
+  br i1 %null, label %bad, label %there
+there:
+  %home.at = getelementptr i8, ptr %block, i64 {home}
+  %home = load i64, ptr %home.at
+  %address = ptrtoint ptr %block to i64
+  %prepared = icmp eq i64 %home, %address
+  br i1 %prepared, label %ready, label %strange
 ready:
   %chosen.at = getelementptr i8, ptr %block, i64 {chosen}
   %chosen = load i64, ptr %chosen.at
   switch i64 %chosen, label %run0 [{others}]
 {runs}bad:
   ret i32 {null_pointer}
+strange:
+  ret i32 {not_prepared}
 }}
 """
 _RUN = """

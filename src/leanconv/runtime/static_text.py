@@ -52,7 +52,11 @@ def worker_text(prefix: str, threads: int, at: int) -> str:
 _ALONE = """
 define internal void @start_workers(ptr %block) nounwind {{ ret void }}
 define internal void @wake_workers(ptr %block) nounwind {{ ret void }}
-define i32 @{prefix}_close(ptr %block) nounwind {{ ret i32 0 }}
+define i32 @{prefix}_close(ptr %block) nounwind {{
+  %null = icmp eq ptr %block, null
+  %result = zext i1 %null to i32
+  ret i32 %result
+}}
 """
 # A worker whose patience ends waits until the generation is another one than before it was served.
 _WORKERS = """
