@@ -56,6 +56,7 @@ class CompiledLibrary:
         block_bytes: of the memory that the caller gives, `NAME_arena_bytes()`.
         weight_bytes: of weights and tables, in the file.
         targets: the processors that it is for.
+        threads: that take part in a run, the caller counted.
         predicted_error: the largest one of its plans; None where one states none.
     """
 
@@ -63,6 +64,7 @@ class CompiledLibrary:
     block_bytes: int
     weight_bytes: int
     targets: tuple[str, ...]
+    threads: int
     predicted_error: float | None
 
 
@@ -381,5 +383,6 @@ def _written(
         facts["block_bytes"],
         facts["weight_bytes"],
         tuple(each["name"] for each in facts["targets"]),
+        facts["threads"],
         None if None in errors else max(errors),
     )

@@ -193,23 +193,21 @@ def example(facts: Summary, header_name: str, object_name: str) -> dict[str, str
     """
     name, run = facts["name"], facts["runs"][0]
     outside, values = facts["weights_file"], [*run["inputs"], *run["outputs"]]
-    words = [*members(run["inputs"], "input"), *members(run["outputs"], "output")]
     inputs, outputs = len(run["inputs"]), len(run["outputs"])
-    lines, written = list[str](), list[str]()
-    for number, (word, value) in enumerate(zip(words, values, strict=True)):
+    arrays, read, written = list[str](), list[str](), list[str]()
+    for number, value in enumerate(values):
         array, size = f"array{number}", value["bytes"]
-        lines.append(f"  {c_type(value['dtype'])} *{array} = block({size});")
-        moved = f"{array}, {size});"
+        arrays.append(f"static {c_type(value['dtype'])} {array}[{max(1, prod(value['shape']))}];\n")
         if number < inputs:
-            lines.append(f'  transfer(argv[{number + 1}], "rb", {moved}')
+            read.append(f"  read_file(argv[{number + 1}], {array}, {size});\n")
         else:
-            written.append(f'  transfer(argv[{number + 1}], "wb", {moved}')
-        lines.append(f"  io.{word} = {array};")
+            written.append(f"  write_file(argv[{number + 1}], {array}, {size});\n")
     weights = ""
     if outside is not None:
+        size, room = (f"{name.upper()}_{each}" for each in ("WEIGHT_BYTES", "ARENA_ALIGNMENT"))
+        arrays.append(f"static unsigned char packed[{size} + {room} - 1];\n")
         weights = (
-            f"  void *weights = block({facts['weight_bytes']});\n"
-            f'  transfer("{outside}", "rb", weights, {facts["weight_bytes"]});\n'
+            f'  void *weights = aligned(packed);\n  read_file("{outside}", weights, {size});\n'
         )
     texts = {"main.c": _EXAMPLE, "CMakeLists.txt": _CMAKE}
     return {
@@ -223,8 +221,10 @@ def example(facts: Summary, header_name: str, object_name: str) -> dict[str, str
                 [f"INPUT{i}" for i in range(inputs)] + [f"OUTPUT{i}" for i in range(outputs)]
             ),
             count=inputs + outputs,
-            arrays="\n".join(lines),
-            written="\n".join(written),
+            arrays="".join(arrays),
+            pointers=", ".join(f"array{i}" for i in range(inputs + outputs)),
+            read="".join(read),
+            written="".join(written),
             weights=weights,
             given="" if outside is None else ", weights",
             threads=" Threads::Threads" if facts["threads"] > 1 else "",
@@ -303,36 +303,37 @@ _EXAMPLE = """\
 
 #include "{header}"
 
+static unsigned char memory[{macro}_ARENA_BYTES + {macro}_ARENA_ALIGNMENT - 1];
+{arrays}
+/* The first address from here on at a multiple of {macro}_ARENA_ALIGNMENT. */
+static void *aligned(unsigned char *start) {{
+  return start + (0 - (uintptr_t)start) % {macro}_ARENA_ALIGNMENT;
+}}
+
 static void fail(const char *what) {{
   fprintf(stderr, "%s\\n", what);
   exit(1);
 }}
 
-/* Memory for the whole run, at a multiple of {macro}_ARENA_ALIGNMENT. */
-static void *block(size_t bytes) {{
-  unsigned char *start = malloc(bytes + {macro}_ARENA_ALIGNMENT);
-  if (!start) fail("there is not enough memory");
-  return start + {macro}_ARENA_ALIGNMENT - (uintptr_t)start % {macro}_ARENA_ALIGNMENT;
+static void read_file(const char *path, void *data, size_t bytes) {{
+  FILE *file = fopen(path, "rb");
+  if (!file || fread(data, 1, bytes, file) != bytes) fail(path);
+  fclose(file);
 }}
 
-static void transfer(const char *path, const char *mode, void *data, size_t bytes) {{
-  FILE *file = fopen(path, mode);
-  if (!file) fail(path);
-  if ((mode[0] == 'r' ? fread(data, 1, bytes, file) : fwrite(data, 1, bytes, file)) != bytes)
-    fail(path);
-  if (fclose(file)) fail(path);
+static void write_file(const char *path, const void *data, size_t bytes) {{
+  FILE *file = fopen(path, "wb");
+  if (!file || fwrite(data, 1, bytes, file) != bytes || fclose(file)) fail(path);
 }}
 
 int main(int argc, char **argv) {{
-  {name}_io io;
-  void *arena = block({name}_arena_bytes());
-{weights}  if (argc != {count} + 1) fail("usage: main {files}");
-{arrays}
-  if ({name}_init(arena{given}) != {macro}_OK) fail("this CPU cannot run it");
-  if ({run}(&io, arena) != {macro}_OK) fail("an index lies outside of its axis");
+  const {name}_io io = {{{pointers}}};
+  void *arena = aligned(memory);
+  if (argc != {count} + 1) fail("usage: main {files}");
+{weights}  if ({name}_init(arena{given}) != {macro}_OK) fail("this CPU cannot run it");
+{read}  if ({run}(&io, arena) != {macro}_OK) fail("an index lies outside of its axis");
   {name}_close(arena);
-{written}
-  return 0;
+{written}  return 0;
 }}
 """
 _CMAKE = """\

@@ -112,7 +112,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print_json({**asdict(made), "files": [str(file) for file in made.files]})
         return EXIT_OK
-    threads = counted(options.threads, "thread")
+    threads = counted(made.threads, "thread")
     print_text(
         f"{', '.join(map(str, made.files))}: for {', '.join(made.targets)}, {threads}; "
         f"weights {format_bytes(made.weight_bytes)}, arena {format_bytes(made.block_bytes)}",
