@@ -12,15 +12,9 @@ from leanconv.graph.onnx_import import Model
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.runtime import shared_library as interface
 from leanconv.runtime.static_program import StaticLibrary
+from leanconv.types import named_dtype
 from leanconv.units import counted, shape_text
 
-_C_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "bool": "uint8_t",
-    "float16": "uint16_t",
-    "bfloat16": "uint16_t",
-}
 # Words of C and C++ that no member can be.
 _WORDS = frozenset(
     re.findall(
@@ -56,8 +50,11 @@ def members(values: Sequence[Summary], otherwise: str) -> dict[str, Summary]:
 
 
 def c_type(dtype: str) -> str:
-    """Return the C type of an element."""
-    return _C_TYPES.get(dtype, f"{dtype}_t")
+    """Return the C type of an element; of a float that C lacks, the type of its bits."""
+    kind = named_dtype(dtype)
+    if kind.is_float and kind.bytes >= 4:
+        return "float" if kind.bytes == 4 else "double"
+    return f"{'int' if kind.kind == 'int' else 'uint'}{8 * kind.bytes}_t"
 
 
 def summary(
