@@ -274,10 +274,10 @@ def test_each_rule_sees_what_it_is_there_for() -> None:
 
 # -- numbers that may only fall --------------------------------------------------------------
 RATCHETS = {
-    "lines": 120852,
-    "modules": 497,
-    "short_modules": 44,
-    "modules_of_one_importer": 126,
+    "lines": 120570,
+    "modules": 489,
+    "short_modules": 42,
+    "modules_of_one_importer": 121,
     "tables_of_operations": 8,
     "modules_of_a_convolution": 162,
     "calls_of_a_kept_convolution": 19,

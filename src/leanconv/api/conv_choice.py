@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import islice
 from math import prod
 
@@ -13,7 +12,7 @@ from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.options import PlanOptions
 from leanconv.codegen.geometry import Access, Triple
 from leanconv.errors import BudgetError, SpecError
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.pool import default_threads
 from leanconv.spec import ConvSpec

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -38,7 +37,7 @@ from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.plan_file import PlanFile
 from leanconv.planner.portable_network import PortableNetwork, portable_network
 from leanconv.progress import steps
-from leanconv.records import cached_property
+from leanconv.records import cached_property, replace
 from leanconv.runtime.calibration import alike, planning_target
 from leanconv.runtime.memory import Held
 from leanconv.runtime.weight_file import WeightFiles

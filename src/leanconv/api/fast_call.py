@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from ctypes import string_at
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -19,7 +18,7 @@ from leanconv.graph.ir import TensorType
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import NetworkPlan
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.memory import Held
 from leanconv.types import as_dtype

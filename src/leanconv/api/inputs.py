@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from leanconv.errors import InputError, memory_reported, shown
 from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import taken
 from leanconv.graph.network_inputs import is_small
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.arguments import fits, mended, resized
 from leanconv.types import BOOL, FLOAT64, DType
 from leanconv.units import shape_text, type_text

@@ -11,7 +11,6 @@ the layer adds (to first order the layers' errors pass independently of each oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.plan_file import PlanFile
 from leanconv.progress import steps
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.runtime.memory import NewArrays
 from leanconv.types import FLOAT32, FLOAT64, DType
 from leanconv.units import error_text

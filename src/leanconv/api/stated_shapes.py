@@ -6,7 +6,6 @@ Numbers are fixed, so that the network is planned as one whose file fixes them; 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any
@@ -19,7 +18,7 @@ from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_file import ModelInput
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.ops.base import MAX_TENSOR_BYTES
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.arguments import numbers_of
 from leanconv.units import shape_text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +26,7 @@ from leanconv.cli.preprocessing import (
 )
 from leanconv.errors import InputError
 from leanconv.quantizer.samples import read_sample
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.units import shape_text
 
 if TYPE_CHECKING:

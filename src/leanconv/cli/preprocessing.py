@@ -24,11 +24,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from leanconv.errors import InputError, ModelError
 from leanconv.files import open_regular, read_whole
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 
 LAYOUTS = ("NCHW", "NHWC")
 ORDERS = ("RGB", "BGR")

@@ -6,13 +6,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leanconv.cli.network_inputs import model_file
 from leanconv.progress import Spent, spent
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field, replace
 from leanconv.units import counted, format_ns
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -31,7 +30,7 @@ from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_file import ModelInput
 from leanconv.graph.onnx_import import Model
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 from leanconv.settings import current_settings
 from leanconv.types import FLOAT32
 from leanconv.units import format_bytes

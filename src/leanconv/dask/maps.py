@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import isnan, prod
 from operator import getitem
 from typing import Any
@@ -34,7 +33,7 @@ from leanconv.dask.workers import (
 from leanconv.errors import InputError, SpecError, UnsupportedError
 from leanconv.graph.network_inputs import Names
 from leanconv.planner.image_tiles.windows import Tile, Windows
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 
 
 def map_network(

@@ -11,7 +11,6 @@ the elements that were found.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -22,7 +21,7 @@ from leanconv.graph.convert.selection import ROWS
 from leanconv.graph.file_graph import FileNode
 from leanconv.graph.ir import TensorType
 from leanconv.graph.value import Value
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.symbolic import NeedsNumberError
 from leanconv.types import INT64
 

@@ -6,7 +6,6 @@ import mmap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import wraps
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from leanconv.files import mapped_file
 from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.types import as_dtype
 
 Array = npt.NDArray[Any]

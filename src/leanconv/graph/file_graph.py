@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +10,7 @@ from leanconv.errors import LeanConvError, shown
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import Array
 from leanconv.graph.wire import Message, written
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field, replace
 
 DOMAINS = ("", "ai.onnx")  # two names of ONNX's own
 

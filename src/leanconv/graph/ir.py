@@ -5,14 +5,13 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from itertools import chain, count
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from leanconv.records import cached_property, dataclass
+from leanconv.records import cached_property, dataclass, field, replace
 from leanconv.symbolic import Trace, Values
 from leanconv.types import FLOAT32, FLOATS, HALVES, DType
 from leanconv.units import type_text

@@ -8,7 +8,6 @@ the nodes of all calls together, and how deep functions call each other; none ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 
 from leanconv.errors import ModelError, shown
@@ -17,7 +16,7 @@ from leanconv.graph.file_graph import DOMAINS, FileNode, count_nodes
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_nodes import attribute_message, raw_nodes
 from leanconv.graph.wire import Message, Reader
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 
 MOST_NESTED = 100  # functions within functions
 _HINT = 60  # characters of a value's own name that its new one keeps

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from leanconv.graph.onnx_nodes import MOST_NESTED, named_node
 from leanconv.graph.onnx_tensor import tensor_name
 from leanconv.graph.ops.base import Array
 from leanconv.graph.wire import Message, Reader, fields, written
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field, replace
 from leanconv.types import as_dtype
 
 _IR_VERSION, _GRAPH, _OPSETS = 1, 7, 8  # fields of ModelProto

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from weakref import WeakSet
@@ -45,7 +44,7 @@ from leanconv.graph.onnx_file import FileModel, ModelInput, check_flow, read_fil
 from leanconv.graph.onnx_tensor import ExternalFiles, GivenWeights, open_view
 from leanconv.graph.ops.base import Array, checked, integer
 from leanconv.graph.value import SequenceValue, Value
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.arguments import mended
 from leanconv.symbolic import plain
 from leanconv.types import FLOAT16, FLOAT32, FLOAT64, FLOATS, DType, find_dtype

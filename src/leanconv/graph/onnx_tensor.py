@@ -7,7 +7,6 @@ import math
 import mmap
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -27,7 +26,7 @@ from leanconv.graph import onnx_schema as schema
 from leanconv.graph.narrow_codes import NUMBERS, marked, packed_bytes, unpacked
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 from leanconv.types import (
     BFLOAT16,
     BOOL,

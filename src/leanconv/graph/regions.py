@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 from leanconv.canonical import canonical_text
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.open_sizes import graph_filler
-from leanconv.records import cached_property
+from leanconv.records import cached_property, replace
 from leanconv.symbolic import Fill, Holes
 
 

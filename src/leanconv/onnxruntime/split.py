@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from leanconv.graph.onnx_import import read_model
 from leanconv.graph.wire import Reader
 from leanconv.onnxruntime.engines import Arrays, Native, Other, real
 from leanconv.onnxruntime.options import SessionOptions
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.runtime.locks import Lock
 from leanconv.types import as_dtype
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import field
 from typing import Generic, TypeVar
 
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 from leanconv.spec.format import ALIGNMENT
 
 _TRIES = 300

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -26,7 +25,7 @@ from leanconv.planner.decisions import Decision, remembered
 from leanconv.planner.error_growth import error_units, units_error
 from leanconv.planner.graph_planner import FrontPoint, GraphPlanner, PlacedPlan
 from leanconv.progress import steps
-from leanconv.records import cached_property, dataclass
+from leanconv.records import cached_property, dataclass, replace
 from leanconv.target import Target
 from leanconv.types import FLOAT64, DType
 from leanconv.units import counted, error_text, format_bytes

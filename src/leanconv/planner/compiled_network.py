@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
 from functools import partial
 
 from leanconv.canonical import canonical_text
@@ -24,7 +23,7 @@ from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.plan_file import PlanFile, graph_digest
 from leanconv.planner.weight_streaming import Layout, add_weight_prefetch, lay_out, streamed_within
 from leanconv.planner.weights import PlanWeights
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field, replace
 from leanconv.runtime.file_block import FileBlock, unnamed_block
 from leanconv.runtime.memory import ArenaPart, Block, Memory, Outputs, SharedArena, mapped_files
 from leanconv.runtime.portable import (

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -32,7 +31,7 @@ from leanconv.operators.conv_node import of_codes, sums_have
 from leanconv.operators.convolution import OPS
 from leanconv.operators.loop import ACCURATE
 from leanconv.progress import steps
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec import PLAIN, Format
 from leanconv.spec.typical import input_side, representative
 from leanconv.symbolic import Made, Memo, Trace, fixed

@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, PackCall, Packing, Repeat
 from leanconv.graph.ir import Graph, number_of
 from leanconv.planner.storage import Views
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.runtime.memory import Block
 from leanconv.spec.format import aligned, aligned_offsets
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -39,7 +38,7 @@ from leanconv.planner.lowered_graph import (
     packing_key,
 )
 from leanconv.planner.storage import ValuePlacer, place
-from leanconv.records import cached_property
+from leanconv.records import cached_property, replace
 from leanconv.runtime.native import MAX_STAGES
 from leanconv.spec import PLAIN, Format
 from leanconv.symbolic import Expressions, Holes, Made, Memo, NeedsNumberError, Trace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.errors import LeanConvError
@@ -16,7 +15,7 @@ from leanconv.planner.found_plans import is_searched, range_graph
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.node_costs import NodeCost
-from leanconv.records import cached_property
+from leanconv.records import cached_property, replace
 from leanconv.units import counted, format_bytes, format_ns, shape_text
 
 NO_FASTER = "no faster"

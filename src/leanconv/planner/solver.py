@@ -18,13 +18,12 @@ Networks 10, 1980).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from leanconv.records import cached_property, dataclass
+from leanconv.records import cached_property, dataclass, replace
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

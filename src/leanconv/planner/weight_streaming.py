@@ -14,7 +14,6 @@ where they are evicted to L3. No result changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from leanconv.codegen.lowered import Call
 from leanconv.graph.edit import Editor, frozen, node_like, rewrite
@@ -22,7 +21,7 @@ from leanconv.graph.ir import Graph, Node, TensorType, is_filled
 from leanconv.planner.arena import PlacedBuffers
 from leanconv.planner.lowered_graph import LoweredGraph, all_repeats
 from leanconv.planner.storage import Reading, Storage, place
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.runtime.program import Place
 from leanconv.spec.format import ALIGNMENT, aligned, aligned_offsets, ceil_div
 from leanconv.target import Target

@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 
 import numpy as np
 
@@ -42,7 +41,7 @@ from leanconv.quantizer.result import FINER, FLOAT16, FLOAT32, INT8, Rungs, Tria
 from leanconv.quantizer.samples import Arrays, Samples
 from leanconv.quantizer.trial import Trials
 from leanconv.quantizer.variants import Variants
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 from leanconv.units import counted
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.network import Network
@@ -36,7 +35,7 @@ from leanconv.planner.node_costs import NodeEvaluator
 from leanconv.progress import steps
 from leanconv.quantizer.result import FINER, FLOAT16, FLOAT32, INT8, Rungs, all_in
 from leanconv.quantizer.samples import Arrays
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -35,7 +34,7 @@ from leanconv.quantizer.layers import (
     rule_of,
 )
 from leanconv.quantizer.samples import Samples
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 
 _MOST = 2**16  # between the factors of two channels
 _POWERS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75)  # of sizes that become divisors

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from pathlib import Path
 
 from leanconv.errors import InputError
 from leanconv.files import reason, refuse_without_folder
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 
 INT8, W8A16, FLOAT16, FLOAT32 = "int8", "w8a16", "float16", "float32"
 RUNGS = (INT8, W8A16, FLOAT16, FLOAT32)  # from the smallest numbers to the largest

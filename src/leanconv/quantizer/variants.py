@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from leanconv.quantizer.result import FLOAT16, FLOAT32, INT8, W8A16, Rungs, name
 from leanconv.quantizer.rounding import corrected_bias, layer_codes, moments, rounded_codes
 from leanconv.quantizer.samples import Samples
 from leanconv.quantizer.saturating import Saturating, can_saturate
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 
 _LARGEST = 16384.0  # of what a layer of float16 reads: a quarter of the range
 _MOST_BYTES = 256 << 20  # of values that one run gives

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -16,7 +15,7 @@ from leanconv.graph.fields.axis_map import IDENTITY
 from leanconv.graph.fields.receptive_fields import Local, receptive_fields
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.planner.graph_planner import PlacedPlan
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.target import Target
 from leanconv.units import counted, format_bytes, format_ns, shape_text
 

@@ -17,7 +17,6 @@ import mmap
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -28,7 +27,7 @@ import numpy as np
 from leanconv.errors import OutOfMemoryError
 from leanconv.files import mapped_file
 from leanconv.half_arrays import numpy_dtype
-from leanconv.records import cached_property, dataclass
+from leanconv.records import cached_property, dataclass, field
 from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.locks import Lock
 from leanconv.settings import current_settings

@@ -15,11 +15,10 @@ constants are tables, and its one output is the constants of the program that ru
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 from leanconv.codegen.linking import Library
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.runtime.memory import ArenaPart
 from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
 

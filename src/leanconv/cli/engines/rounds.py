@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from leanconv.cli.engines.machine import wait_for_cores
 from leanconv.cli.engines.processes import Crew, EngineError, EngineProcess, Installed
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 
 OURS = "leanconv"
 INACCURATE = 1e-4  # of the largest output: no float32 arithmetic errs so much in these works

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from leanconv.graph.convert.rule import Call
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.value import Value
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.types import FLOAT32, DType
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
@@ -16,7 +15,7 @@ from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import TensorType
 from leanconv.graph.ops.base import MAX_RANK, Array, checked, dtype_of, integer, numbers
 from leanconv.graph.value import SequenceValue, Unmade, Value
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field
 from leanconv.symbolic import Symbol
 from leanconv.types import DType
 

@@ -6,7 +6,6 @@ Of an Expression's operations only the last one's result is wanted.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -33,7 +32,7 @@ from leanconv.graph.ops.base import (
     single,
 )
 from leanconv.half_arrays import held_as
-from leanconv.records import dataclass
+from leanconv.records import dataclass, field, replace
 from leanconv.spec.activation import KINDS, Activation, erf
 from leanconv.types import BOOL, FLOATS, NUMBERS, DType
 

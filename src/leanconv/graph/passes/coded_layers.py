@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -28,7 +27,7 @@ from leanconv.graph.ir import Node, TensorType
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.ops.quantised_layers import WORD_BITS, are_usual, packed_rows
 from leanconv.graph.passes.coded_values import Coded, HeldCodes, Values
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.types import FLOAT32, UINT8
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Container, Mapping
-from dataclasses import replace
 from operator import add
 from types import MappingProxyType
 from typing import TypeVar
@@ -19,7 +18,7 @@ from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import BINARY, OPS, UNARY, evaluate
 from leanconv.graph.ops.quantised import CODES
 from leanconv.graph.passes.simplify import drop_dead
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.types import FLOAT16, FLOAT32, INT8, UINT8
 
 Number = TypeVar("Number", int, float)

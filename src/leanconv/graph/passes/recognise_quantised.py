@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from leanconv.graph.passes.coded_values import (
     inner,
     moves_codes,
 )
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.types import FLOAT32, FLOATS
 
 

@@ -10,7 +10,6 @@ whatever rows there are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 
 from leanconv.algorithms import select
@@ -22,7 +21,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
 from leanconv.operators import Accuracy, convolution, operator_of
 from leanconv.planner.decisions import Decision, resolved_choices
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.target import Target
 
 
