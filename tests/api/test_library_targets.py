@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 import leanconv as lc
 from leanconv.codegen.machine_code import linked_object
 from leanconv.codegen.object_symbols import object_symbols
-from leanconv.runtime.windows_text import windows_text
+from leanconv.runtime.static_workers import windows_text
 from leanconv.target import preset
 from leanconv.target.systems import on_system
 from support.emulated import LoadedObject, call

@@ -33,9 +33,9 @@ from leanconv.progress import Progress, checked_progress, step, working
 from leanconv.records import dataclass
 from leanconv.runtime import native
 from leanconv.runtime.calibration import planning_target
-from leanconv.runtime.static_program import MARK_BYTES, static_library
-from leanconv.runtime.static_text import description_text
-from leanconv.runtime.windows_text import windows_text
+from leanconv.runtime.static_library import description_text, static_library
+from leanconv.runtime.static_program import MARK_BYTES
+from leanconv.runtime.static_workers import windows_text
 from leanconv.target import Target, preset
 from leanconv.target.systems import on_system, system_of
 from leanconv.units import shape_text

@@ -11,7 +11,7 @@ from leanconv.graph.ir import TensorType
 from leanconv.graph.onnx_import import Model
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.runtime import shared_library as interface
-from leanconv.runtime.static_program import StaticLibrary
+from leanconv.runtime.static_library import StaticLibrary
 from leanconv.types import named_dtype
 from leanconv.units import counted, shape_text
 

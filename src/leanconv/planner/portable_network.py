@@ -34,7 +34,7 @@ from leanconv.planner.weight_streaming import lay_out
 from leanconv.records import dataclass
 from leanconv.runtime.portable import PortableProgram
 from leanconv.runtime.program import Constant, Place, Slot
-from leanconv.runtime.static_program import TargetPrograms
+from leanconv.runtime.static_library import TargetPrograms
 from leanconv.spec.format import aligned
 
 Operand: TypeAlias = "int | Constant | Place | Slot"
