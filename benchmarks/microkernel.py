@@ -119,7 +119,7 @@ def work(label: str, kernel: Kernel, *arrays: np.ndarray) -> Work:
     """Compile a kernel and bind it to arrays."""
     library: Library = load([kernel])
     function = _SIGNATURE(library.address(kernel))
-    words = library.words(kernel)
+    words = library.form(kernel).words
     operands = (a.ctypes.data for a in arrays)
     table = (ctypes.c_int64 * (len(words) + len(arrays)))(*words, *operands)
     address, chunks = ctypes.addressof(table) + 8 * len(words), kernel.chunks

@@ -18,6 +18,7 @@ import leanconv.onnxruntime
 from leanconv.cli.main import build_parser
 from leanconv.settings import Settings
 from support import machines
+from support.opened_libraries import linked
 from support.page_blocks import run_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,6 +74,14 @@ def test_the_python_of_the_tutorial_runs(
     run_blocks("docs/tutorial.md", tmp_path)
     assert "winograd:m=4" in capsys.readouterr().out
     assert (tmp_path / "digits.plan.json").exists()
+
+
+@linked
+def test_the_python_of_the_page_of_libraries_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_blocks("docs/library.md", tmp_path)
 
 
 def test_the_python_of_the_page_of_the_server_runs(

@@ -91,6 +91,7 @@ INSIDE: dict[str, str] = {
     "quantizer graph.edit": "whether a constant varies along the channels alone",
     "quantizer graph.ops": "what operations do to channels; what engines answer that saturate",
     "server graph.ops.base": "how many axes a tensor may have",
+    "server runtime.memory": "what a compiled library takes of memory, beside plans",
     "onnxruntime graph.convert": "which operations of a file leanconv has",
     "dask planner.image_tiles.windows": "windows of an image, which workers compute",
     "dask planner.decisions": "choices that all workers take",

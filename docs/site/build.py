@@ -90,7 +90,7 @@ def reference() -> str:
         lines += [f"## {title}", ""]
         for name in names:
             kind = "autofunction" if name in calls else "autoclass"
-            members = [":members:"] if name in records else []
+            members = [":members:", ":inherited-members:"] if name in records else []
             lines += [
                 "```{eval-rst}",
                 f".. {kind}:: leanconv.{name}",
@@ -109,6 +109,7 @@ CONTENTS = {
         "docs/command-line",
         "docs/from-pytorch",
         "docs/from-other-libraries",
+        "docs/library",
         "docs/serving",
         "docs/large_images",
         "docs/dask",

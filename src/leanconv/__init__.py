@@ -30,10 +30,12 @@ from leanconv.errors import (
 )
 
 if TYPE_CHECKING:
+    from leanconv.api.compile_library import CompiledLibrary, compile  # noqa: A004
     from leanconv.api.conv import conv2d, conv_transpose2d, plan_conv2d, plan_conv_transpose2d
     from leanconv.api.layer_plan import LayerPlan
     from leanconv.api.load import filter_bank, load
     from leanconv.api.network import Network
+    from leanconv.api.open_library import Library, open  # noqa: A004
     from leanconv.api.tiled import tiled
     from leanconv.quantizer.quantize import quantize
     from leanconv.quantizer.result import Quantized
@@ -51,11 +53,13 @@ __all__ = [
     "BackendError",
     "BudgetError",
     "CompileError",
+    "CompiledLibrary",
     "ConvPlan",
     "DeviceError",
     "InputError",
     "LayerPlan",
     "LeanConvError",
+    "Library",
     "MissingExtraError",
     "ModelError",
     "Network",
@@ -65,10 +69,12 @@ __all__ = [
     "SpecError",
     "TransposedPlan",
     "UnsupportedError",
+    "compile",
     "conv2d",
     "conv_transpose2d",
     "filter_bank",
     "load",
+    "open",
     "plan_conv2d",
     "plan_conv_transpose2d",
     "quantize",
@@ -77,7 +83,9 @@ __all__ = [
 
 # Imported on first use: `import leanconv` alone loads neither the compiler nor ONNX.
 _LAZY = {
+    "CompiledLibrary": "leanconv.api.compile_library",
     "LayerPlan": "leanconv.api.layer_plan",
+    "compile": "leanconv.api.compile_library",
     "conv2d": "leanconv.api.conv",
     "plan_conv2d": "leanconv.api.conv",
     "conv_transpose2d": "leanconv.api.conv",
@@ -85,11 +93,14 @@ _LAZY = {
     "Network": "leanconv.api.network",
     "filter_bank": "leanconv.api.load",
     "load": "leanconv.api.load",
+    "Library": "leanconv.api.open_library",
+    "open": "leanconv.api.open_library",
     "tiled": "leanconv.api.tiled",
     "Quantized": "leanconv.quantizer.result",
     "quantize": "leanconv.quantizer.quantize",
 }
-
+# What runs where there is no LLVM.
+_WITHOUT_COMPILER = ("Library", "open")
 
 # Functions of two axes take one and three as well: `conv3d` is another name of `conv2d`.
 _ALIASES = {
@@ -105,7 +116,8 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'leanconv' has no attribute {name!r}")
     with no_collections():
-        lazy_imports.module("leanconv.codegen.backend")  # first: it says where memory is too short
+        if name not in _WITHOUT_COMPILER:
+            lazy_imports.module("leanconv.codegen.backend")  # first: says where memory is too short
         found = globals()[name] = lazy_imports.named(f"{_LAZY[name]}.{name}")  # once
     return found
 

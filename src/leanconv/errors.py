@@ -12,7 +12,7 @@ _MESSAGE = 2000  # characters: names and lists of a file can be long
 NAME = 200  # characters of a name that messages show
 
 
-def outside_text(index: int, least: int, most: int) -> str:
+def outside_text(index: int | str, least: int, most: int) -> str:
     """Return an error's text about an index of a gather or scatter, in ONNX Runtime's words."""
     return (
         f"indices element out of data bounds, idx={index} must be within the inclusive range "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+import struct
 from typing import Any, BinaryIO, Literal
 
 from leanconv.errors import InputError, LeanConvError
@@ -17,6 +18,10 @@ from leanconv.errors import InputError, LeanConvError
 _ALWAYS = 0
 for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"):
     _ALWAYS |= getattr(os, _name, 0)
+# Of ELF: where the table of segments is, bytes of one, how many; and a segment's type, flags, place
+# in the file, address, -, bytes in the file, bytes in memory, -.
+_ELF_TABLE = struct.Struct("<32xQ14xHH")
+_ELF_SEGMENT = struct.Struct("<IIQQQQQQ")
 _MODES = {
     "rb": os.O_RDONLY,
     "r+b": os.O_RDWR,
@@ -113,6 +118,20 @@ def read_whole(file: BinaryIO) -> bytes:
         parts.append(part)
         left -= len(part)
     return b"".join(parts)
+
+
+def elf_segments(file: BinaryIO) -> list[tuple[int, ...]]:
+    """Return the table of segments of an open ELF file of 64 bits.
+
+    Raises:
+        ValueError, struct.error: it is none.
+    """
+    identity = file.read(64)
+    if identity[:5] != b"\x7fELF\x02":
+        raise ValueError(f"{file.name} is no ELF file of 64 bits")
+    table, size, count = _ELF_TABLE.unpack(identity[:58])
+    file.seek(table)
+    return [_ELF_SEGMENT.unpack_from(file.read(size)) for _ in range(count)]
 
 
 def mapped_file(array: Any) -> mmap.mmap | None:

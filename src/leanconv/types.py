@@ -60,7 +60,7 @@ class DType(str):
     held: DType
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return _known, (str(self),)
+        return named_dtype, (str(self),)
 
     def __copy__(self) -> DType:
         return self
@@ -185,7 +185,7 @@ NARROW = (
 )
 
 
-def _known(name: str) -> DType:
+def named_dtype(name: str) -> DType:
     """Return any element type by its name."""
     return next((each for each in NARROW if each == name), None) or as_dtype(name)
 

@@ -23,6 +23,7 @@ _SYMBOLS, _RELOCATIONS = 2, 4  # types of sections
 # How many bits an instruction's 12-bit offset is shifted by: LDR of that size, or ADD.
 _LOW_12 = {277: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4}
 _PREL32, _ABS64, _PAGE_21 = 261, 257, 275
+_BRANCHES = (282, 283)  # B and BL
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class LoadedObject:
         if kind == _PAGE_21:
             pages = (target >> 12) - (here >> 12)
             word |= (pages & 3) << 29 | (pages >> 2 & 0x7FFFF) << 5
+        elif kind in _BRANCHES:
+            word |= target - here >> 2 & 0x3FFFFFF
         elif kind in _LOW_12:
             word |= ((target & 0xFFF) >> _LOW_12[kind]) << 10
         else:
@@ -116,7 +119,7 @@ class LoadedObject:
 
 def call(
     code: LoadedObject, function: str, arguments: Sequence[int], memory: Iterable[np.ndarray]
-) -> None:
+) -> int:
     """Call a function with the calling convention of AArch64; a test without unicorn is skipped.
 
     Args:
@@ -124,6 +127,9 @@ def call(
         function: its name.
         arguments: up to eight words.
         memory: arrays that it may reach, in whole pages.
+
+    Returns:
+        What the function returns, as a word.
 
     Raises:
         unicorn.UcError: it reached other memory, or an instruction is unknown.
@@ -150,6 +156,7 @@ def call(
     emulator.emu_start(code.symbols[function], back)
     changed = [register for register, value in kept.items() if emulator.reg_read(register) != value]
     assert not changed, "registers of the caller were changed"
+    return int(emulator.reg_read(arm.UC_ARM64_REG_X0))
 
 
 def _pages(arrays: Iterable[np.ndarray]) -> Iterator[tuple[int, int]]:

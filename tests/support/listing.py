@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from leanconv.codegen import machine_code
+from leanconv.codegen import backend, machine_code
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import lock
 from leanconv.target import Target
@@ -30,7 +30,8 @@ def assembly_text(text: str, target: Target) -> str:
     """
     with lock:  # LLVM makes code outside its own lock, and forks wait for this one
         machine = machine_code.new_machine(target, False)
-        return machine_code._emit(text, machine, False).decode()
+        with machine_code._parsed(text, backend.llvm.create_context()) as module:
+            return machine_code._emit(module, machine, False).decode()
 
 
 @dataclass(frozen=True)

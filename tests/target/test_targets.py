@@ -23,6 +23,7 @@ from leanconv.codegen.host import (
 )
 from leanconv.errors import SpecError
 from leanconv.target import EXTENSIONS, PRESETS, Target, preset
+from leanconv.target.systems import SYSTEMS, architecture, on_system, system_of
 from leanconv.types import FLOAT32, FLOAT64
 from support.listing import assembly
 from support.small_target_kernel import Add
@@ -38,6 +39,8 @@ NAMED = (
     "sapphirerapids",
     "neoverse-n1",
     "apple-m1",
+    "armv8-a",
+    "wasm32-simd128",
 )
 
 
@@ -49,7 +52,8 @@ def test_the_presets_are_these() -> None:
 @pytest.mark.parametrize("name", NAMED)
 def test_facts_agree_with_each_other(name: str) -> None:
     target = preset(name)
-    width, registers = {"avx2": (32, 16), "avx512": (64, 32), "neon": (16, 32)}[target.isa]
+    kinds = {"avx2": (32, 16), "avx512": (64, 32), "neon": (16, 32), "wasm": (16, 16)}
+    width, registers = kinds[target.isa]
     assert (target.vector_bytes, target.registers) == (width, registers)
     assert target.lanes(FLOAT32) == width // 4
     assert target.lanes(FLOAT64) == width // 8
@@ -59,7 +63,8 @@ def test_facts_agree_with_each_other(name: str) -> None:
     assert target.least_accumulators <= target.accumulators < target.registers
     assert 16 * 1024 <= target.l1_bytes < target.l2_bytes
     assert target.l3_bytes == 0 or target.l3_bytes > target.l2_bytes
-    assert target.triple.startswith("aarch64" if target.isa == "neon" else "x86_64")
+    arch = {"neon": "aarch64", "wasm": "wasm32"}.get(target.isa, "x86_64")
+    assert target.triple.startswith(arch)
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -67,7 +72,8 @@ def test_llvm_knows_the_processor(name: str) -> None:
     """An unknown name would be compiled for a generic one, with a warning only."""
     target = preset(name)
     listing = assembly(Add(target.lanes(FLOAT32)), target)
-    word = {"avx2": "vaddps", "avx512": "%zmm", "neon": "fadd"}[target.isa]
+    words = {"avx2": "vaddps", "avx512": "%zmm", "neon": "fadd", "wasm": "f32x4.add"}
+    word = words[target.isa]
     assert word in listing
 
 
@@ -205,3 +211,18 @@ def test_usable_cores() -> None:
         finally:
             os.sched_setaffinity(0, before)
         assert usable_cores() == count
+
+
+# -- other systems -----------------------------------------------------------------------------
+def test_systems_have_names_and_triples() -> None:
+    for name, triples in SYSTEMS.items():
+        for cpu, arch in (("haswell", "x86_64"), ("armv8-a", "aarch64")):
+            if arch in triples:
+                target = on_system(preset(cpu), name)
+                assert system_of(target.triple) == name
+                assert architecture(target.triple) == arch
+                assert replace(target, triple=preset(cpu).triple) == preset(cpu)
+    assert system_of(preset("wasm32-simd128").triple) == "wasm"
+    assert on_system(preset("haswell"), "x86_64-w64-mingw32").triple == "x86_64-w64-windows-gnu"
+    phone = on_system(preset("armv8-a"), "aarch64-linux-android26")
+    assert (phone.triple, system_of(phone.triple)) == ("aarch64-unknown-linux-android26", "android")

@@ -73,7 +73,7 @@ class CompiledGraph(CompiledLayer):
         self.plan = planned(graph, lowered, layout, decided, options.memory_limit)
         calls = running_calls(lowered, decided.planner)
         library = compiler.load([call.kernel for call in calls], target)
-        program = place(lowered, layout, calls, library, threads)
+        program = place(lowered, layout, calls, library.form, threads)
         x, y = (graph.types[name].dtype for name in ("x", "y"))
         super().__init__(spec, x, y, program, library)
         step = max(self.plan.steps, key=lambda step: step.flops)

@@ -21,16 +21,21 @@ from leanconv.api.segment_networks import SegmentNetworks
 from leanconv.api.stated_shapes import ShapeRanges, with_sizes
 from leanconv.codegen.compiler import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
-from leanconv.errors import BudgetError, InputError, ModelError, SpecError
+from leanconv.errors import BudgetError, InputError, ModelError, SpecError, UnsupportedError
 from leanconv.graph.data_dependent import Tail
 from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
 from leanconv.operators.operator import layer_error
-from leanconv.planner.compiled_network import CompiledNetwork, SharedMemory, planned_kernels
+from leanconv.planner.compiled_network import (
+    CompiledNetwork,
+    SharedMemory,
+    planned_kernels,
+)
 from leanconv.planner.lowered_graph import OwnedGraph
 from leanconv.planner.plan_file import PlanFile
+from leanconv.planner.portable_network import PortableNetwork, portable_network
 from leanconv.progress import steps
 from leanconv.records import cached_property, replace
 from leanconv.runtime.calibration import alike, planning_target
@@ -243,6 +248,38 @@ class CpuBackend(CpuGraphs):
         """Let later plans take at most so many bytes, whatever the options of `load`."""
         self._options = replace(self._options, memory_limit=memory_limit)
         self.__dict__.pop("_in_least_parts", None)
+
+    def portable(
+        self, shapes: tuple[Shape, ...], compact: bool = False, known: Known = NOTHING_KNOWN
+    ) -> PortableNetwork:
+        """Plan for input shapes, for any target, without loading code.
+
+        Args:
+            shapes: of the inputs.
+            compact: as for `portable_network`.
+            known: values of inputs.
+
+        Raises:
+            UnsupportedError: something of the network is computed when values are known.
+        """
+
+        def made(chosen: Known) -> PortableNetwork:
+            owned = OwnedGraph(self.graph(shapes, chosen))
+            tail = self.model.tail(owned.graph, self.dtype)
+            if tail is not None:
+                names = ", ".join(f"{node.name!r} ({node.op})" for node in tail.nodes[:3])
+                raise UnsupportedError(
+                    f"{names}: of {counted(len(tail.nodes), 'node')} NumPy computes the results, "
+                    f"once values are known; expected a network that is computed by code alone: "
+                    "take these nodes out of the file"
+                )
+            planner, limit = self.planner(owned.graph), self._options.memory_limit
+            pinned, decisions = self._pinned, self._decisions(owned.graph)
+            if pinned is not None and not self._is_for(pinned, owned.graph):
+                pinned = None
+            return portable_network(owned, planner, limit, pinned, decisions, compact)
+
+        return self._deciding(known, made)
 
     def _compiled(self, owned: OwnedGraph, reserved: int = 0, wanted: int = 0) -> CompiledNetwork:
         """The network, compiled within what the memory limit leaves.

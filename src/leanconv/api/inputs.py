@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import prod
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,11 +14,13 @@ from leanconv.errors import InputError, memory_reported, shown
 from leanconv.graph.ir import TensorType
 from leanconv.graph.narrow_codes import taken
 from leanconv.graph.network_inputs import is_small
-from leanconv.graph.onnx_import import Model
 from leanconv.records import dataclass, replace
 from leanconv.spec.arguments import fits, mended, resized
 from leanconv.types import BOOL, FLOAT64, DType
 from leanconv.units import shape_text, type_text
+
+if TYPE_CHECKING:  # a compiled library's inputs need no reader of files
+    from leanconv.graph.onnx_import import Model
 
 Shape = tuple[int, ...]
 Known = Mapping[str, np.ndarray]  # values of inputs by name

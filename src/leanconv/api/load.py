@@ -194,10 +194,7 @@ def load(
             )
     if precision is not None and computed == FLOAT64:
         raise SpecError(f"got precision {precision!r} together with dtype 'float64'; expected one")
-    given = {"memory_limit": memory_limit, "max_error": max_error, "plan": plan}
-    limiting = [name for name, value in given.items() if value is not None]
-    if algorithms and limiting:
-        raise SpecError(f"got algorithms together with {limiting[0]}; expected one of them")
+    limiting = limiting_beside(algorithms, memory_limit, max_error, plan)
     if tune and limiting:
         log.warning("tune=True: with %s algorithms are chosen by estimate", limiting[0])
     others = {
@@ -231,7 +228,7 @@ def load(
     )
     pinned = None if plan is None else read_plan(plan)
     if pinned is not None:
-        options = _completed(options, pinned)
+        options = completed(options, pinned)
     with working(shown, progress):
         read, ranges = _read(source, given_weights), None
         stated = read
@@ -265,7 +262,20 @@ def _measured(
     return measured_plan(measuring, options.max_error, options.memory_limit), given[0]
 
 
-def _completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:
+def limiting_beside(algorithms: Any, memory_limit: Any, max_error: Any, plan: Any) -> list[str]:
+    """The options given that decide algorithms by themselves.
+
+    Raises:
+        SpecError: algorithms are given as well.
+    """
+    given = {"memory_limit": memory_limit, "max_error": max_error, "plan": plan}
+    limiting = [name for name, value in given.items() if value is not None]
+    if algorithms and limiting:
+        raise SpecError(f"got algorithms together with {limiting[0]}; expected one of them")
+    return limiting
+
+
+def completed(options: NetworkOptions, pinned: PlanFile) -> NetworkOptions:
     """The options, completed by those of a plan file."""
     held = {**vars(pinned), "max_error": checked_error(pinned.max_error)}
     missing = [n for n, each in vars(options).items() if each is None or each is False]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from leanconv.api.backend import (
     Backend,
     Compiled,
-    DeviceTensor,
     Footprint,
     NetworkFacts,
     ProfileRow,
     profile_rows,
 )
+from leanconv.api.called_by_name import CalledByName
 from leanconv.api.inputs import (
     NOTHING_KNOWN,
     Known,
@@ -36,10 +36,8 @@ from leanconv.progress import Progress, checked_progress, spending, working
 from leanconv.runtime.locks import Lock
 from leanconv.units import shape_text
 
-_NOTHING: Any = object()
 
-
-class Network:
+class Network(CalledByName):
     """A network, its plans for the input shapes seen, and how to run them.
 
     Calls from several Python threads at once are allowed; on one network they run in turn. A
@@ -64,7 +62,7 @@ class Network:
         self.outputs = output_specs(model, dtype)
         kinds = (spec.dtype for spec in self.outputs)
         self._narrow = {n: kind for n, kind in enumerate(kinds) if kind.held != kind}
-        self._names = Names(tuple(spec.name for spec in self.inputs), model.outputs)
+        super().__init__(Names(tuple(spec.name for spec in self.inputs), model.outputs))
         self._plans = PlanCache[Compiled](
             backend.cache_bytes, keep_newest=True, most=backend.most_cached
         )
@@ -90,78 +88,6 @@ class Network:
         return f"<Network {takes} -> {gives}, {computed}>"
 
     # -- running ---------------------------------------------------------------------------
-    @overload
-    def __call__(
-        self, x: np.ndarray = ..., /, *more: np.ndarray, **named: np.ndarray
-    ) -> np.ndarray: ...
-
-    @overload
-    def __call__(self, x: DeviceTensor, /, *more: DeviceTensor, **named: DeviceTensor) -> Any: ...
-
-    def __call__(self, x: Any = _NOTHING, /, *more: Any, **named: Any) -> Any:
-        """Run a network of one output: `net(x)`, `net(a, b)`, `net(images=x)`, `net(a=a, b=b)`.
-
-        Args:
-            x, more: arrays for the first inputs, of the declared shapes and dtype; contiguous ones
-                are read in place, others are copied.
-            named: arrays for the other inputs, by name. Where a name is no identifier of Python,
-                `net.run({"input.1": x})` takes it.
-
-        Returns:
-            The output, a new array.
-
-        Raises:
-            InputError: an array does not fit, an input is missing, unknown or given twice, or the
-                network has several outputs: `net.run` gives them all.
-        """
-        if not (more or named):
-            y = self._single(x)
-            if y is not None:
-                return y
-        arrays = () if x is _NOTHING else (x, *more)
-        return self._run(self._names.called(arrays, named))[0]
-
-    @overload
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]: ...
-
-    @overload
-    def run(
-        self, output_names: Sequence[str] | None, /, input_feed: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]: ...
-
-    @overload
-    def run(
-        self, *, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]: ...
-
-    def run(
-        self, inputs: Any = None, input_feed: Any = None, *, output_names: Any = None
-    ) -> dict[str, np.ndarray] | list[np.ndarray]:
-        """Run the network: `net.run({"x": x})`, or as in onnxruntime `net.run(None, {"x": x})`.
-
-        Args:
-            inputs: one array for each input, by name.
-            output_names: the outputs wanted, in this order; None or an empty list for all. (The
-                whole network runs all the same.)
-            input_feed: `inputs`, where output names come first.
-
-        Returns:
-            All outputs by name, as a dictionary; where output names are given, be it None, a list
-            of these outputs in their order. The arrays are new.
-
-        Raises:
-            InputError: an input is missing, unknown, or does not fit; or there is no such output.
-        """
-        if input_feed is not None or output_names is not None:
-            names = inputs if output_names is None else output_names
-            wanted = None if names is None else self._names.selected(names)
-            found = self._run(self._names.ordered(input_feed))
-            return found if wanted is None else [found[number] for number in wanted]
-        arrays = self._names.ordered(inputs)
-        y = self._single(arrays[0]) if len(arrays) == 1 else None
-        results = self._run(arrays) if y is None else [y]
-        return dict(zip(self._names.outputs, results, strict=True))
-
     def _single(self, x: object) -> Any | None:
         """The output where there is one input and one output and x needs no copy; else None."""
         compiled = self._current

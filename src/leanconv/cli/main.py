@@ -16,6 +16,7 @@ from leanconv.cli import (
     EXIT_USER_ERROR,
     algorithms,
     bench,
+    compile_library,
     explain,
     machine,
     profile,
@@ -62,6 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         profile,
         bench,
         quantize,
+        compile_library,
         algorithms,
         winograd,
         serve,
@@ -69,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
         machine,
     )
     for module in commands_in_order:
-        name = module.__name__.rpartition(".")[2]
+        name = module.__name__.rpartition(".")[2].removesuffix("_library")
         command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
         module.add_options(command)
         command.set_defaults(execute=module.execute)

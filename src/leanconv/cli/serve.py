@@ -41,7 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "models",
         metavar="MODEL",
         nargs="+",
-        help="ONNX files, NAME=FILE, or folders of NAME.onnx and NAME/VERSION/model.onnx",
+        help="ONNX files, libraries of `leanconv compile`, NAME=FILE, or folders of NAME.onnx and "
+        "NAME/VERSION/model.onnx",
     )
     parser.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: this machine only)"

@@ -198,7 +198,7 @@ def _with_residual(
         terms.reverse()  # the first operand's product is added last
     value = numbers[FIXED]
     for codes, ratio in terms:
-        value = e.fma(codes, ratio, value)
+        value = e.exact_fma(codes, ratio, value)
     return value
 
 
@@ -269,5 +269,8 @@ def clamped(e: Function, value: Value, low: Value, high: Value) -> Value:
 def rounded(e: Function, value: Value) -> Value:
     """The nearest int32 of floats that have one, half to even."""
     kind = vector(INT32.llvm, lanes_of(value.kind))
+    if e.plain_floats:
+        name = f"llvm.fptosi.sat.{mangled(kind)}.{mangled(value.kind)}"
+        return e.intrinsic(name, kind, e.unary("rint", value))
     name = f"llvm.lrint.{mangled(kind)}.{mangled(value.kind)}"
     return e.intrinsic(name, kind, value)

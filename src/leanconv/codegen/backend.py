@@ -24,10 +24,9 @@ from typing import TYPE_CHECKING, Any
 from leanconv import forks
 from leanconv.codegen.process_limits import Need, require, require_for_products
 from leanconv.errors import BackendError
+from leanconv.files import elf_segments
 
 _LOAD, _WRITABLE = 1, 2  # of ELF: a segment that is mapped, and the flag of one that is written to
-_HEADERS = struct.Struct("<32xQ14xHH")  # where the table of segments is; bytes of one, how many
-_SEGMENT = struct.Struct("<IIQQQQQQ")  # type, flags, offset, address, -, bytes in the file, …, -
 
 
 def release_llvm_pages() -> None:
@@ -81,18 +80,9 @@ def mapped_bytes(path: str | Path) -> int:
 
 
 def _segments(path: str | Path) -> list[tuple[int, ...]]:
-    """The table of segments of an ELF file of 64 bits.
-
-    Raises:
-        ValueError, struct.error: it is none.
-    """
+    """The segments of an ELF file."""
     with open(path, "rb") as file:
-        identity = file.read(64)
-        if identity[:5] != b"\x7fELF\x02":
-            raise ValueError(f"{path} is no ELF file of 64 bits")
-        table, size, count = _HEADERS.unpack(identity[:58])
-        file.seek(table)
-        return [_SEGMENT.unpack_from(file.read(size)) for _ in range(count)]
+        return elf_segments(file)
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -21,7 +21,17 @@ from leanconv.codegen.host import check_runs_here, host
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.keys import choice_key, key_of
 from leanconv.codegen.known_forms import known_instances, remember
-from leanconv.codegen.linking import Batch, Library, link, load_forms, loaded, lock, symbol_of
+from leanconv.codegen.linking import (
+    Batch,
+    KernelForm,
+    Library,
+    form_of,
+    link,
+    load_forms,
+    loaded,
+    lock,
+    symbol_of,
+)
 from leanconv.codegen.machine_code import compile_text
 from leanconv.errors import memory_reported
 from leanconv.interrupts import check_not_within
@@ -131,6 +141,37 @@ def emit(kernels: Iterable[Kernel], target: Target) -> Iterator[Emission]:
             instance, text = emitted_instance(kernel, target)
         yield kernel, instance, None if instance.digest in emitted else text
         emitted.add(instance.digest)
+
+
+@dataclass(frozen=True)
+class EmittedForms:
+    """Kernels as LLVM IR, of which nothing is compiled yet.
+
+    Attributes:
+        instances: what each kernel is of which form.
+        texts: of the forms, by the names of their functions.
+        symbols: the name of each form's function, by the form's digest.
+    """
+
+    instances: Mapping[Kernel, Instance]
+    texts: Mapping[str, str]
+    symbols: Mapping[str, str]
+
+    def form(self, kernel: Kernel) -> KernelForm:
+        """Return what a program needs of a kernel."""
+        return form_of(kernel, self.instances[kernel])
+
+
+def emitted_forms(kernels: Iterable[Kernel], target: Target) -> EmittedForms:
+    """Emit kernels for any target, to be compiled together with others."""
+    instances, texts, symbols = {}, {}, {}
+    for kernel, instance, text in emit(dict.fromkeys(kernels), target):
+        instances[kernel] = instance
+        if text is not None:
+            key = key_of(instance.digest, target)
+            symbols[instance.digest] = symbol = symbol_of(key)
+            texts[symbol] = _named_text(key, text)
+    return EmittedForms(instances, texts, symbols)
 
 
 def compile_emitted(emissions: Iterable[Emission], most: int, target: Target) -> Code:

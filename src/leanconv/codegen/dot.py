@@ -18,10 +18,10 @@ row:
 *A shifted*: an instruction that takes `a` of the other sign gets it with its highest bit flipped,
 which is a ± 128. The surplus in the sums, ± 128 times the sum of a group of `b`, is computed
 once for each vector of `b` and taken off each of its products; or it is *folded*: the sums begin
-with what all of it is. *Two pmaddwd*: even and odd bytes as
-16 bits; pmaddubsw is no row, for it saturates sums of two products. Where there is no pmaddwd
-either, each element is widened to a lane of its own. Where vdpbf16ps starts no more products than
-multiply-adds do, halves are multiplied as float32 (`pairs_pay`).
+with what all of it is. *Two pmaddwd*: even and odd bytes as 16 bits, in WebAssembly by
+i32x4.dot_i16x8_s; pmaddubsw is no row, for it saturates sums of two products. Where there is no
+pmaddwd either, each element is widened to a lane of its own. Where vdpbf16ps starts no more
+products than multiply-adds do, halves are multiplied as float32 (`pairs_pay`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from leanconv.types import (
     Precision,
 )
 
-Way = Literal["fma", "vnni", "dotprod", "pairs", "lanes", "brain"]
+Way = Literal["fma", "vnni", "dotprod", "pairs", "wasm", "lanes", "brain"]
 Parts = tuple[Value, ...]  # an operand, prepared once for all products that it is a factor of
 
 # x, w and sums: how many elements are a group.
@@ -67,6 +67,7 @@ _PAIR = 2  # elements of a group of bfloat16
 _OTHER_SIGN: Mapping[DType, DType] = {UINT8: INT8, INT8: UINT8}
 _HIGHEST_BITS = -0x7F7F7F80  # of four bytes, as an int32
 _SHIFTED_ZERO = -0x80  # as an int8
+_OF_PAIRS: Mapping[str, Way] = {"avx2": "pairs", "avx512": "pairs", "wasm": "wasm"}
 _PMADDWD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes of sums
 
 
@@ -79,7 +80,8 @@ class Dot:
         accumulate: type of the sums.
         group: elements whose products are added up in one lane.
         way: `"fma"`; `"vnni"`, `"dotprod"`, `"brain"`: one instruction for a group; `"pairs"`:
-            pmaddwd of 16 bits; `"lanes"`: every element widened to a lane.
+            pmaddwd of 16 bits; `"wasm"`: the same by WebAssembly's name; `"lanes"`: every element
+            widened to a lane.
         folded: whether the sums begin with what a shift of `a` adds, so that nothing is taken off.
     """
 
@@ -133,6 +135,8 @@ class Dot:
         for x, w in zip(a, b, strict=True):
             if self.way == "pairs":
                 acc += e.intrinsic(f"llvm.x86.{_PMADDWD[lanes_of(kind)]}", kind, x, w)
+            elif self.way == "wasm":
+                acc += e.intrinsic("llvm.wasm.dot", kind, x, w)
             else:
                 acc += x * w
         return acc
@@ -219,7 +223,7 @@ def way_of(precision: Precision, target: Target) -> Way:
     offered = _group_way(target)
     if offered and _instruction(offered, precision.x, precision.w):
         return offered
-    return "pairs" if target.isa in ("avx2", "avx512") else "lanes"
+    return _OF_PAIRS.get(target.isa, "lanes")
 
 
 def pairs_pay(precision: Precision, target: Target) -> bool:

@@ -37,7 +37,7 @@ from leanconv.target import PRESETS, RELATIVES, Target
 log = logging.getLogger(__name__)
 
 # void ask(uint32_t leaf, uint32_t part, uint32_t answer[4]), as System V's convention has it
-_ASK = bytes.fromhex(
+ASK = bytes.fromhex(
     "53"  # push rbx
     "4989d0"  # mov r8, rdx
     "89f8"  # mov eax, edi
@@ -51,7 +51,7 @@ _ASK = bytes.fromhex(
     "c3"  # ret
 )
 # uint64_t states(): what the system keeps of vector registers
-_STATES = bytes.fromhex("31c9 0f01d0 48c1e220 4809d0 c3")  # xgetbv of ecx = 0, in one register
+STATES = bytes.fromhex("31c9 0f01d0 48c1e220 4809d0 c3")  # xgetbv of ecx = 0, in one register
 _BOTH = 64  # where the second one begins
 # Leaf, part, and which of eax, ebx, ecx, edx are the same on all cores.
 _LEAVES = (
@@ -77,9 +77,9 @@ def processor() -> bytes | None:
     if not takes_objects():
         return None
     try:
-        pages = CodePages(_BOTH + len(_STATES))
-        pages.write(pages.code, _ASK)
-        pages.write(pages.code + _BOTH, _STATES)
+        pages = CodePages(_BOTH + len(STATES))
+        pages.write(pages.code, ASK)
+        pages.write(pages.code + _BOTH, STATES)
         pages.seal()
     except OSError:
         return None

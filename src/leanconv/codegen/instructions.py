@@ -19,6 +19,7 @@ from leanconv.codegen.values import (
     vector,
 )
 from leanconv.symbolic import Symbol
+from leanconv.target import Target
 from leanconv.types import FLOAT32, as_dtype
 
 Carry = list[Value]
@@ -42,20 +43,26 @@ def halves_of_operands(dtypes: Sequence[str]) -> Iterator[None]:
 
 
 _rounds_to_bfloat16: ContextVar[bool] = ContextVar("rounds_to_bfloat16", default=False)
+_plain_floats: ContextVar[bool] = ContextVar("plain_floats", default=False)
 
 
 @contextmanager
-def rounding_by(extensions: Sequence[str]) -> Iterator[None]:
-    """While a kernel is emitted, let a target's own instructions round to half precision.
-
-    Args:
-        extensions: the target's.
-    """
-    token = _rounds_to_bfloat16.set("bf16" in extensions)
+def rounding_by(target: Target) -> Iterator[None]:
+    """While a kernel is emitted, round by the instructions that a target has."""
+    token = _rounds_to_bfloat16.set("bf16" in target.extensions)
+    plain = _plain_floats.set(target.plain_floats)
     try:
         yield
     finally:
         _rounds_to_bfloat16.reset(token)
+        _plain_floats.reset(plain)
+
+
+def _halves(x: Value) -> tuple[Value, Value]:
+    """Return a double as the sum of two that have half of its bits each."""
+    scaled = x * 134217729.0
+    upper = scaled - (scaled - x)
+    return upper, x - upper
 
 
 class Instructions:
@@ -80,6 +87,7 @@ class Instructions:
         self._tables: list[str] = []
         self._halves = _halves_of_operands.get()
         self.rounds_to_bfloat16 = _rounds_to_bfloat16.get()
+        self.plain_floats = _plain_floats.get()
         self._words: dict[str, list[str]] = {}  # instructions at entry, by what they define
 
     def held_element(self, operand: int, element: str) -> str:
@@ -201,8 +209,28 @@ class Instructions:
 
     # -- arithmetic ------------------------------------------------------------------------
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """`a * b + c` with one rounding."""
+        """`a * b + c`, with one rounding where the target has an instruction for that."""
+        if self.plain_floats:
+            return a * b + c
         return self.intrinsic(f"llvm.fma.{mangled(a.kind)}", a.kind, a, b, c)
+
+    def exact_fma(self, a: Value, b: Value, c: Value) -> Value:
+        """`a * b + c` of floats, exact wherever a float has the result; else nearly so.
+
+        Where the target has no instruction for that, doubles multiply floats exactly, and halves of
+        doubles multiply doubles (T. J. Dekker, A floating-point technique for extending the
+        available precision, 1971); these have to be below 2^996.
+        """
+        if not self.plain_floats:
+            return self.fma(a, b, c)
+        if element_of(a.kind) == FLOAT32.llvm:
+            wide = vector("double", lanes_of(a.kind))
+            x, y, z = (self.convert("fpext", each, wide) for each in (a, b, c))
+            return self.convert("fptrunc", x * y + z, a.kind)
+        (x, rest_x), (y, rest_y) = (_halves(each) for each in (a, b))
+        product = a * b
+        lost = ((x * y - product) + x * rest_y + rest_x * y) + rest_x * rest_y
+        return (product + c) + lost
 
     def maximum(self, a: Value, b: Value) -> Value:
         """The larger of two, `b` where `a` is NaN: one instruction on x86."""

@@ -214,8 +214,8 @@ class Kernel(ABC):
         """Return the module's LLVM IR with one public function, `NAME`."""
 
     def text(self, target: Target) -> str:
-        """Return the LLVM IR of `emit`, with the instructions that a target has for conversions."""
-        with rounding_by(target.extensions):
+        """Return the LLVM IR of `emit`, with the instructions by which a target rounds."""
+        with rounding_by(target):
             return self.emit(target)
 
     def outline(self, target: Target) -> str:

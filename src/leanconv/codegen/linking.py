@@ -103,14 +103,15 @@ class Library:
         """Address of a kernel's function, of a form's by its digest, or of one by its name."""
         return self._addresses[entry if isinstance(entry, str) else self._instances[entry].digest]
 
-    def words(self, kernel: Kernel) -> tuple[int, ...]:
-        """Words before the kernel's table of addresses, in order of memory: its extents."""
-        return self._instances[kernel].words[::-1]
-
     def form(self, kernel: Kernel) -> KernelForm:
         """Return the facts of a kernel that a program needs."""
-        facts = {name: getattr(kernel, name) for name in _FACTS}
-        return KernelForm(self._instances[kernel].digest, self.words(kernel), **facts)
+        return form_of(kernel, self._instances[kernel])
+
+
+def form_of(kernel: Kernel, instance: Instance) -> KernelForm:
+    """Return the facts of a kernel that a program needs, given what it is of which form."""
+    facts = {name: getattr(kernel, name) for name in _FACTS}
+    return KernelForm(instance.digest, instance.words[::-1], **facts)
 
 
 class _Linker:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from leanconv.codegen import backend
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 def _initialise() -> None:
     backend.llvm.initialize_native_target()
     backend.llvm.initialize_native_asmprinter()
+    backend.llvm.initialize_native_asmparser()
 
 
 @functools.cache
@@ -39,7 +43,7 @@ def new_machine(target: Target, jit: bool) -> llvm.TargetMachine:
         cpu=target.cpu,
         features=target.features,
         opt=2,
-        reloc="pic" if jit else "default",
+        reloc="pic" if jit and not target.triple.startswith("wasm") else "default",
         codemodel="small" if jit else "default",
         jit=jit,
     )
@@ -71,15 +75,19 @@ def _machine_of_thread(target: Target) -> llvm.TargetMachine:
     return kept[1]
 
 
-def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
+def _parsed(text: str, context: llvm.ContextRef) -> llvm.ModuleRef:
     require_for_compiling(text)
     try:
-        module = backend.llvm.parse_assembly(text, backend.llvm.create_context())
+        module = backend.llvm.parse_assembly(text, context)
         module.verify()
     except RuntimeError as error:
         raise CompileError(
             f"the generator emitted invalid code, a defect of leanconv: {error}; please report it"
         ) from error
+    return module
+
+
+def _emit(module: llvm.ModuleRef, machine: llvm.TargetMachine, as_object: bool) -> bytes:
     module.triple = machine.triple
     module.data_layout = str(machine.target_data)
     with backend.ffi.OutputString() as message:
@@ -96,10 +104,39 @@ def _emit(text: str, machine: llvm.TargetMachine, as_object: bool) -> bytes:
         backend.ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
+def with_features(text: str, target: Target) -> str:
+    """Return LLVM IR whose functions are for a target, whatever their module is compiled for."""
+    features = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
+    return re.sub(r"^(define .*) \{", rf"\1 {features} {{", text, flags=re.MULTILINE)
+
+
+def linked_object(texts: Sequence[str], names: Collection[str], target: Target) -> bytes:
+    """Compile several modules of LLVM IR to one object file.
+
+    Args:
+        texts: the modules; functions `with_features` need no others.
+        names: functions that others may call; all other ones are the object's own.
+        target: of this machine's or any other system; of its features none are used.
+
+    Raises:
+        CompileError: a text is not valid LLVM IR, a fault of the generator.
+    """
+    context = backend.llvm.create_context()
+    with contextlib.ExitStack() as modules:  # they end before the context does
+        whole, *more = (modules.enter_context(_parsed(text, context)) for text in texts)
+        for module in more:
+            whole.link_in(module)
+        for function in whole.functions:
+            if not function.is_declaration and function.name not in names:
+                function.linkage = "internal"
+        return _emit(whole, new_machine(replace(target, cpu="", features=""), True), True)
+
+
 def compile_text(text: str, target: Target) -> bytes:
     """Compile LLVM IR to an object file.
 
     Raises:
         CompileError: the text is not valid LLVM IR, a fault of the generator.
     """
-    return _emit(text, _machine_of_thread(target), True)
+    module = _parsed(text, backend.llvm.create_context())
+    return _emit(module, _machine_of_thread(target), True)

@@ -197,7 +197,7 @@ def remainder(e: Function, a: Value, b: Value) -> Value:
         shift = e.smax(above - ((c.mantissa - 1) << c.mantissa), 0)
         divisor = e.convert("bitcast", bits + (shift & -(1 << c.mantissa)), a.kind)
         quotient = e.unary("floor", left[0] / divisor)
-        rest = e.fma(negate(e, quotient), divisor, left[0])
+        rest = e.exact_fma(negate(e, quotient), divisor, left[0])
         rest = e.select(rest.compare("olt", 0.0), rest + divisor, rest)
         left[0] = e.select(quotient.compare("oeq", 0.0), left[0], rest)
     return copy_sign(e, left[0], a)

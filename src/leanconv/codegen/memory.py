@@ -63,6 +63,8 @@ def from_bits(e: Instructions, bits: Value, element: str, kind: str) -> Value:
     if element_of(kind) == FLOAT32.llvm and element == BFLOAT16.llvm:
         words = e.convert("zext", bits, vector(_WORD, lanes)) << _HALF_BITS
         return e.convert("bitcast", words, kind)
+    if element_of(kind) == FLOAT32.llvm and e.plain_floats:
+        return _widened(e, bits, kind)
     halves = e.convert("bitcast", bits, vector(element, lanes))
     return halves if element_of(kind) == element else e.convert("fpext", halves, kind)
 
@@ -75,6 +77,8 @@ def to_bits(e: Instructions, value: Value, element: str) -> Value:
     arithmetic = element == BFLOAT16.llvm and not e.rounds_to_bfloat16
     if element_of(value.kind) == FLOAT32.llvm and arithmetic:
         return _upper_half(e, value)
+    if element_of(value.kind) == FLOAT32.llvm and element == FLOAT16.llvm and e.plain_floats:
+        return _narrowed(e, value)
     if element_of(value.kind) != element:
         value = e.convert("fptrunc", value, vector(element, lanes))
     return e.convert("bitcast", value, bits_kind(value.kind))
@@ -89,6 +93,38 @@ def _upper_half(e: Instructions, value: Value) -> Value:
     chosen = e.select(value.compare("uno", value), words | _QUIET, rounded)
     upper = e.define(f"lshr {chosen}, {shift.text}", words.kind)
     return e.convert("trunc", upper, bits_kind(value.kind))
+
+
+# float16 in words of float32: how far its bits lie below, and numbers there.
+_LOWER, _EXPONENT, _INFINITE = 13, 0x0F800000, 0x7F800000
+_MOST, _LEAST_NORMAL, _HALF_INFINITE, _HALF_NAN = 0x477FFFFF, 0x38800000, 0x7C00, 0x7E00
+_REBIASED = 2.0**112
+
+
+def _widened(e: Instructions, bits: Value, kind: str) -> Value:
+    """float16 as float32, by integers: a product with a power of two mends the exponent."""
+    words = e.convert("zext", bits, vector(_WORD, lanes_of(kind)))
+    moved = (words & 0x7FFF) << _LOWER
+    size = e.convert("bitcast", e.convert("bitcast", moved, kind) * _REBIASED, words.kind)
+    size = e.select(moved.compare("uge", _EXPONENT), moved | _INFINITE, size)
+    return e.convert("bitcast", size | ((words & 0x8000) << _HALF_BITS), kind)
+
+
+def _narrowed(e: Instructions, value: Value) -> Value:
+    """float32 as float16, by integers; a sum with 1/2 rounds what has no normal number."""
+    words = e.convert("bitcast", value, vector(_WORD, lanes_of(value.kind)))
+    size = words & 0x7FFFFFFF
+    small = (
+        e.convert("bitcast", e.convert("bitcast", size, value.kind) + 0.5, words.kind) - 0x3F000000
+    )
+    last = e.define(f"lshr {size}, {e.const(words.kind, _LOWER).text}", words.kind) & 1
+    rounded = size + (last + (0xFFF - (112 << 23)))
+    normal = e.define(f"lshr {rounded}, {e.const(words.kind, _LOWER).text}", words.kind)
+    found = e.select(size.compare("ult", _LEAST_NORMAL), small, normal)
+    found = e.select(size.compare("ugt", _MOST), e.const(words.kind, _HALF_INFINITE), found)
+    found = e.select(size.compare("ugt", _INFINITE), e.const(words.kind, _HALF_NAN), found)
+    sign = e.define(f"lshr {words}, {e.const(words.kind, _HALF_BITS).text}", words.kind) & 0x8000
+    return e.convert("trunc", found | sign, bits_kind(value.kind))
 
 
 _FLOATS = tuple(dtype.llvm for dtype in FLOATS)

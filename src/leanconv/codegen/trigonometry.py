@@ -110,10 +110,10 @@ def _split_small(e: Function, x: Value) -> _Reduced:
     shifted = e.fma(x, e.const(kind, 2.0 / pi), e.const(kind, _TO_INTEGER))
     n = shifted - _TO_INTEGER
     first, second, third = (e.const(kind, part) for part in _HALF_PI)
-    left = e.fma(negate(e, n), first, x)  # exact: a multiple of 2^-53, below 1
+    left = e.exact_fma(negate(e, n), first, x)  # exact: a multiple of 2^-53, below 1
     product = n * second
     high, low = _two_sum(left, negate(e, product))
-    low = low - e.fma(n, second, negate(e, product)) - n * third
+    low = low - e.exact_fma(n, second, negate(e, product)) - n * third
     return _bits(e, shifted), high, low
 
 
@@ -128,7 +128,7 @@ def _split_each(e: Function, x: Value) -> _Reduced:
         angle = e.load(given.at(i))
         fraction, count = _times_two_over_pi(e, angle, table)
         high = fraction[0] * _HALF_PI[0]
-        left = e.fma(fraction[0], e.const("double", _HALF_PI[0]), negate(e, high))
+        left = e.exact_fma(fraction[0], e.const("double", _HALF_PI[0]), negate(e, high))
         low = left + fraction[0] * _HALF_PI[1] + fraction[1] * _HALF_PI[0]
         negative = angle.compare("olt", 0.0)
         e.store(e.select(negative, negate(e, high), high), highs.at(i))

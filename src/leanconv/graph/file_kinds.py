@@ -76,7 +76,7 @@ _MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
     (0, b"7z\xbc\xaf\x27\x1c", FileKind("a 7z archive", _UNPACK)),
     (0, b"Rar!\x1a\x07", FileKind("a RAR archive", _UNPACK)),
     (257, b"ustar", FileKind("a tar archive", _UNPACK)),
-    (0, b"\x7fELF", FileKind("a program or library", "give an ONNX file")),
+    (0, b"\x7fELF", FileKind("a program or library", "give an ONNX file, or see leanconv.open")),
     (0, b"MZ", FileKind("a program or library", "give an ONNX file")),
 )
 # Of zip files: what their members' names hold.

@@ -50,7 +50,7 @@ def _dequantised(_: Function, x: Value, scale: Value, zero: Value) -> Value:
 
 
 def _added(e: Function, a: Value, b: Value, scale_a: Value, scale_b: Value, fixed: Value) -> Value:
-    return e.fma(a, scale_a, e.fma(b, scale_b, fixed))
+    return e.exact_fma(a, scale_a, e.exact_fma(b, scale_b, fixed))
 
 
 def _multiplied(
@@ -87,7 +87,7 @@ def _by_reciprocal(
     bounded = clamped(e, x, (low - zero) * scale, (high - zero) * scale)
     quotient = bounded * inverse
     for _ in range(2):
-        quotient = e.fma(e.fma(quotient, away, bounded), inverse, quotient)
+        quotient = e.exact_fma(e.exact_fma(quotient, away, bounded), inverse, quotient)
     words = rounded(e, quotient) + rounded(e, zero)
     kind = vector(dtype.llvm, lanes_of(x.kind))
     one, result = e.extract(scale, 0), [e.convert("trunc", words, kind)]

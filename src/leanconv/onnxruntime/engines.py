@@ -29,6 +29,7 @@ from leanconv.errors import LeanConvError
 from leanconv.forks import importing
 from leanconv.graph.ir import Graph
 from leanconv.graph.network_inputs import NeedsInputsError
+from leanconv.graph.onnx_description import Description, Port
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.onnxruntime import exceptions
@@ -115,6 +116,36 @@ class Native:
         """
         del options  # the session's thread looks at them while it runs
         return self.network.run({name: feed[name] for name in self._inputs})
+
+
+class Opened:
+    """A network that was compiled to a library, without LLVM."""
+
+    network = None
+
+    def __init__(self, path: Path) -> None:
+        self._library = leanconv.open(path)
+        self._inputs = [spec.name for spec in self._library.inputs]
+
+    @property
+    def description(self) -> Description:
+        """What a session says of the network: a library has no other metadata."""
+        found = self._library
+        takes, gives = (
+            tuple(Port(spec.name, spec.dtype, spec.shape) for spec in specs)
+            for specs in (found.inputs, found.outputs)
+        )
+        name = str(found.facts["name"])
+        return Description("leanconv", "", 0, "", name, "", {}, takes, gives, frozenset())
+
+    def outputs(self) -> Sequence[InputSpec | None]:
+        """Return the library's specs."""
+        return self._library.outputs
+
+    def run(self, feed: Mapping[str, np.ndarray], options: Any) -> Arrays:
+        """Compute all outputs; nothing ends the run before its time."""
+        del options
+        return self._library.run({name: feed[name] for name in self._inputs})
 
 
 class Other:

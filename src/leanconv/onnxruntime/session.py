@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.inputs import Shape
+from leanconv.api.open_library import is_library
 from leanconv.errors import LeanConvError, UnsupportedError, short
 from leanconv.graph.onnx_description import Description, describe
-from leanconv.onnxruntime.engines import Engine, Native, Other, Trace
+from leanconv.onnxruntime.engines import Engine, Native, Opened, Other, Trace
 from leanconv.onnxruntime.exceptions import (
     BindingError,
     InvalidArgument,
@@ -38,10 +39,12 @@ class InferenceSession:
     Calls from several threads at once are allowed; they run in turn, each on all threads. A
     network that needs what leanconv lacks runs in the real onnxruntime, where that is installed
     and `CPUExecutionProvider` is among the providers: whole, or its beginning or end alone, where
-    most convolutions stay here. One warning names what is lacking.
+    most convolutions stay here. One warning names what is lacking. A library that
+    `leanconv.compile` wrote runs as it is, in as many threads as it was compiled for, and without
+    LLVM.
 
     Args:
-        path_or_bytes: of the ONNX file, or its contents.
+        path_or_bytes: of the ONNX file, or its contents; or the path of a library.
         sess_options: see `SessionOptions`.
         providers: names, or names with options; None for all.
         provider_options: of each provider.
@@ -67,10 +70,13 @@ class InferenceSession:
         self._providers = chosen(providers, provider_options)
         self._source = _source(path_or_bytes)
         with raised_as_named():
-            self._description = _described(self._source)
+            opened = None
+            if isinstance(self._source, Path) and is_library(self._source):
+                opened = Opened(self._source)
+            self._description = opened.description if opened else _described(self._source)
             self._weights = self._options.weights(self._description.weights)
             self._falling_back = Lock("the choice of what computes the same session")
-            self._engine = self._first_engine()
+            self._engine: Engine = opened or self._first_engine()
         ports = self._description
         self._inputs = [NodeArg.of(each, None, self._options) for each in ports.inputs]
         self._outputs: list[NodeArg] = []
@@ -290,7 +296,7 @@ class InferenceSession:
 
     @property
     def network(self) -> Any:
-        """The `leanconv.Network`, with its plan; None where onnxruntime computes."""
+        """The `leanconv.Network`, with its plan; None where onnxruntime or a library computes."""
         return self._engine.network
 
     # -- profiling -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from functools import partial
 from leanconv.canonical import canonical_text
 from leanconv.codegen import compiler
 from leanconv.codegen.kernel import Kernel
-from leanconv.codegen.linking import Library
+from leanconv.codegen.linking import KernelForm, Library
 from leanconv.codegen.lowered import Call, Repeat
 from leanconv.errors import BudgetError
 from leanconv.graph.ir import Graph
@@ -108,7 +108,7 @@ class CompiledNetwork:
         self.misfits = _misfits(pinned, self.plan) if pinned else ()
         if pinned is not None:
             self.plan = replace(self.plan, measured_error=pinned.measured_error)
-        weights = _weights(owned, lowered, decided, shared)
+        weights = plan_weights(owned, lowered, decided, shared)
         del graph  # so that weights are freed as they are packed
         self.outputs, self.arena = shared.outputs, shared.arena.part(layout.storage.arena_bytes)
         # Before memory is filled: compiling needs some, too.
@@ -117,7 +117,7 @@ class CompiledNetwork:
         library = compiler.load(kernels, planner.target)
         self.code_bytes = library.code_bytes
         self.forms, self.compiled_forms = library.forms, library.compiled
-        self.program = place(lowered, layout, calls, library, planner.threads)
+        self.program = place(lowered, layout, calls, library.form, planner.threads)
         self._step_calls = [len(step.calls) for step in lowered.steps]
         block, addresses = weights.packed(library, planner.threads)
         self._held, self.memory, self.shared_bytes = weights.held, Memory(), weights.shared_bytes
@@ -158,7 +158,11 @@ def lower(graph: Graph, decided: Decided) -> LoweredGraph:
 
 
 def place(
-    lowered: LoweredGraph, layout: Layout, calls: Sequence[Call], library: Library, threads: int
+    lowered: LoweredGraph,
+    layout: Layout,
+    calls: Sequence[Call],
+    form: Callable[[Kernel], KernelForm],
+    threads: int,
 ) -> PortableProgram:
     """The program of a network, without an address in it.
 
@@ -166,7 +170,7 @@ def place(
         lowered: the network.
         layout: where its values and constants are.
         calls: its calls, with the kernels that run.
-        library: gives the form of each kernel.
+        form: gives the form of each kernel.
         threads: that take part, for whom there is scratch.
     """
     storage, streamed = layout.storage, layout.streamed
@@ -181,7 +185,7 @@ def place(
     return PortableProgram(
         tuple(
             Stage(
-                library.form(call.kernel),
+                form(call.kernel),
                 tuple(operand(name, time) for name in call.values),
                 Place(scratch),
                 label,
@@ -269,7 +273,7 @@ def running_calls(lowered: LoweredGraph, planner: GraphPlanner) -> list[Call]:
     return calls if planner.streams else add_weight_prefetch(calls, planner.target)
 
 
-def _weights(
+def plan_weights(
     owned: OwnedGraph, lowered: LoweredGraph, decided: Decided, shared: SharedMemory
 ) -> PlanWeights:
     """Memory for the constants; the graph is taken, so that nothing else holds its weights."""
@@ -323,7 +327,7 @@ def planned(
         BudgetError: the plan takes more memory than the limit.
     """
     planner, storage = decided.planner, layout.storage
-    _check_limit(storage.arena_bytes + layout.constant_bytes, limit)
+    check_limit(storage.arena_bytes + layout.constant_bytes, limit)
     results = {name: graph.types[name] for name in graph.outputs}
     return NetworkPlan(
         steps=lowered.steps,
@@ -368,7 +372,7 @@ def _misfits(pinned: PlanFile, plan: NetworkPlan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _check_limit(needed: int, limit: int | None) -> None:
+def check_limit(needed: int, limit: int | None) -> None:
     if limit is not None and needed > limit:
         raise BudgetError(
             f"the plan needs {counted(needed, 'byte')} ({format_bytes(needed)}), the limit is "

@@ -197,6 +197,13 @@ class ConstantPool:
                 del self.bytes[name]
         return [weights for weights in found if weights is not None]
 
+    def leave(self, packings: Sequence[Packing]) -> None:
+        """Remove packings that others make."""
+        self.packings = deque(each for each in self.packings if each not in packings)
+        for packing in packings:
+            for name in packing.bytes:
+                del self.bytes[name]
+
     def offered(self) -> list[Offered]:
         """Return keys and sizes of the constants that other plans may share once packed."""
         return [(packing_key(packing), dict(packing.bytes)) for packing in self.packings]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from leanconv.algorithms import Candidate
 from leanconv.codegen import compiler
-from leanconv.codegen.linking import Library
+from leanconv.codegen.kernel import Kernel
+from leanconv.codegen.linking import KernelForm, Library
 from leanconv.codegen.lowered import Calls, PackCall
 from leanconv.graph.ir import number_of, owner
 from leanconv.records import dataclass
@@ -39,7 +40,7 @@ class PackProgram:
 
 def pack_program(
     calls: Sequence[tuple[PackCall, int]],
-    library: Library,
+    form: Callable[[Kernel], KernelForm],
     threads: int,
     given: Sequence[np.ndarray] = (),
 ) -> PackProgram:
@@ -47,7 +48,7 @@ def pack_program(
 
     Args:
         calls: each with the byte of the constants at which its result begins.
-        library: has their kernels.
+        form: gives the form of each kernel.
         threads: that take part where there is much to pack.
         given: the first of its inputs, row-major.
     """
@@ -74,7 +75,7 @@ def pack_program(
             if at == end:
                 tables[at], end = table, end + aligned(table.nbytes)
             operands.append(Constant(at))
-        stages.append((library.form(call.kernel), operands, place))
+        stages.append((form(call.kernel), operands, place))
     if sum(call.bytes for call, _ in calls) < _LEAST_SHARED:
         threads = 1
     scratch = aligned(max(form.scratch_bytes for form, _, _ in stages))
@@ -114,7 +115,7 @@ class Preparation:
     ) -> None:
         self.library = library
         base = 0 if moving else min(address for _, address in calls)
-        made = pack_program([(c, at - base) for c, at in calls], library, threads, given)
+        made = pack_program([(c, at - base) for c, at in calls], library.form, threads, given)
         tables, others = made.tables, made.arrays[len(given) :]
         self._kept = tables, others
         known = dict[int, int | Slot]()

@@ -77,8 +77,10 @@ _DECLARE = {
     "declare void @llvm.x86.sse.ldmxcsr(ptr)\ndeclare void @llvm.x86.sse.stmxcsr(ptr)",
     "aarch64": "declare void @llvm.aarch64.hint(i32)\n"
     "declare i64 @llvm.aarch64.get.fpcr()\ndeclare void @llvm.aarch64.set.fpcr(i64)",
+    "wasm32": "",
 }
-# Denormals are flushed while kernels run, and the caller's rounding state comes back after.
+# Denormals are flushed while kernels run, and the caller's rounding state comes back after;
+# WebAssembly has no such state.
 _FLUSH = {
     "x86_64": """
   %mode.slot = alloca i32
@@ -92,26 +94,60 @@ _FLUSH = {
   %mode.old = call i64 @llvm.aarch64.get.fpcr()
   %mode.flush = or i64 %mode.old, 16777216
   call void @llvm.aarch64.set.fpcr(i64 %mode.flush)""",
+    "wasm32": "",
 }
 _RESTORE = {
     "x86_64": "call void @llvm.x86.sse.ldmxcsr(ptr %mode.slot)",
     "aarch64": "call void @llvm.aarch64.set.fpcr(i64 %mode.old)",
+    "wasm32": "",
 }
 
-_TEXT = """
-%stage = type {{ ptr, ptr, i64, i64, ptr, i64, i64 }}
-%program = type {{ ptr, i64, ptr, ptr, i64, i64, i64, i64 }}
+# All tables are of words of 8 bytes; an address of 4 bytes is the lower half of its word.
+_ALONE = """
+%stage = type [7 x i64]
+%program = type [8 x i64]
 {declare}
 
+; Run a program on the calling thread only, whatever the workers do.
+define i64 @run_alone(ptr %program) nounwind {{
+entry:{flush}
+  %count.at = getelementptr %program, ptr %program, i64 0, i64 1
+  %table.at = getelementptr %program, ptr %program, i64 0, i64 2
+  %count = load i64, ptr %count.at
+  %table = load ptr, ptr %table.at
+  br label %stages
+stages:
+  %i = phi i64 [0, %entry], [%next, %stages]
+  %entry.at = getelementptr %stage, ptr %table, i64 %i
+  %args.at = getelementptr %stage, ptr %entry.at, i64 0, i64 1
+  %chunks.at = getelementptr %stage, ptr %entry.at, i64 0, i64 2
+  %function = load ptr, ptr %entry.at
+  %args = load ptr, ptr %args.at
+  %chunks = load i64, ptr %chunks.at
+  %scratch.at = getelementptr %stage, ptr %entry.at, i64 0, i64 4
+  %scratch = load ptr, ptr %scratch.at
+  %base.at = getelementptr %stage, ptr %entry.at, i64 0, i64 6
+  %base = load i64, ptr %base.at
+  %end = add i64 %base, %chunks
+  call void %function(ptr %args, i64 %base, i64 %end, ptr %scratch)
+  %next = add i64 %i, 1
+  %more = icmp ult i64 %next, %count
+  br i1 %more, label %stages, label %leave
+leave:
+  {restore}
+  ret i64 0
+}}
+"""
+_TOGETHER = """
 ; Take part in the run of this epoch until it is over or another one has begun.
 define internal void @work(ptr %state, i64 %epoch, i64 %thread) nounwind {{
 entry:
   %done.at = getelementptr i8, ptr %state, i64 {done}
   %current.at = getelementptr i8, ptr %state, i64 {current}
   %program = load ptr, ptr %current.at
-  %count.at = getelementptr %program, ptr %program, i64 0, i32 1
-  %table.at = getelementptr %program, ptr %program, i64 0, i32 2
-  %divisor.at = getelementptr %program, ptr %program, i64 0, i32 5
+  %count.at = getelementptr %program, ptr %program, i64 0, i64 1
+  %table.at = getelementptr %program, ptr %program, i64 0, i64 2
+  %divisor.at = getelementptr %program, ptr %program, i64 0, i64 5
   %yield.at = getelementptr i8, ptr %state, i64 {yield_}
   %waits = alloca i64
   store i64 0, ptr %waits
@@ -134,9 +170,9 @@ look:
 stage.open:
   %table = load ptr, ptr %table.at
   %entry.at = getelementptr %stage, ptr %table, i64 %stage
-  %chunks.at = getelementptr %stage, ptr %entry.at, i64 0, i32 2
+  %chunks.at = getelementptr %stage, ptr %entry.at, i64 0, i64 2
   %chunks = load i64, ptr %chunks.at
-  %take.at = getelementptr %stage, ptr %entry.at, i64 0, i32 3
+  %take.at = getelementptr %stage, ptr %entry.at, i64 0, i64 3
   %fixed = load i64, ptr %take.at
   %both = icmp slt i64 %fixed, 0
   %index = and i64 %ticket, 1048575
@@ -188,10 +224,10 @@ claim:
   br i1 %won, label %go, label %look
 go:
   %function = load ptr, ptr %entry.at
-  %args.at = getelementptr %stage, ptr %entry.at, i64 0, i32 1
+  %args.at = getelementptr %stage, ptr %entry.at, i64 0, i64 1
   %args = load ptr, ptr %args.at
-  %scratch.at = getelementptr %stage, ptr %entry.at, i64 0, i32 4
-  %stride.at = getelementptr %stage, ptr %entry.at, i64 0, i32 5
+  %scratch.at = getelementptr %stage, ptr %entry.at, i64 0, i64 4
+  %stride.at = getelementptr %stage, ptr %entry.at, i64 0, i64 5
   %scratch.base = load ptr, ptr %scratch.at
   %stride = load i64, ptr %stride.at
   %offset = mul i64 %stride, %thread
@@ -207,7 +243,7 @@ go:
   %back.mark = select i1 %before, i64 {scratch_of_next}, i64 0
   %either.mark = select i1 %after, i64 {scratch_of_previous}, i64 %back.mark
   %mark = select i1 %marked, i64 %either.mark, i64 0
-  %base.at = getelementptr %stage, ptr %entry.at, i64 0, i32 6
+  %base.at = getelementptr %stage, ptr %entry.at, i64 0, i64 6
   %base = load i64, ptr %base.at
   %from = add i64 %base, %begin
   %to = add i64 %base, %end
@@ -246,7 +282,7 @@ entry:{flush}
 together:
   %current.at = getelementptr i8, ptr %state, i64 {current}
   store ptr %program, ptr %current.at
-  %threads.at = getelementptr %program, ptr %program, i64 0, i32 6
+  %threads.at = getelementptr %program, ptr %program, i64 0, i64 6
   %threads = load i64, ptr %threads.at
   %participants.at = getelementptr i8, ptr %state, i64 {participants}
   store atomic i64 %threads, ptr %participants.at release, align 8
@@ -266,36 +302,6 @@ leave:
   %result = phi i64 [1, %together], [0, %single]
   {restore}
   ret i64 %result
-}}
-
-; Run a program on the calling thread only, whatever the workers do.
-define i64 @run_alone(ptr %program) nounwind {{
-entry:{flush}
-  %count.at = getelementptr %program, ptr %program, i64 0, i32 1
-  %table.at = getelementptr %program, ptr %program, i64 0, i32 2
-  %count = load i64, ptr %count.at
-  %table = load ptr, ptr %table.at
-  br label %stages
-stages:
-  %i = phi i64 [0, %entry], [%next, %stages]
-  %entry.at = getelementptr %stage, ptr %table, i64 %i
-  %args.at = getelementptr %stage, ptr %entry.at, i64 0, i32 1
-  %chunks.at = getelementptr %stage, ptr %entry.at, i64 0, i32 2
-  %function = load ptr, ptr %entry.at
-  %args = load ptr, ptr %args.at
-  %chunks = load i64, ptr %chunks.at
-  %scratch.at = getelementptr %stage, ptr %entry.at, i64 0, i32 4
-  %scratch = load ptr, ptr %scratch.at
-  %base.at = getelementptr %stage, ptr %entry.at, i64 0, i32 6
-  %base = load i64, ptr %base.at
-  %end = add i64 %base, %chunks
-  call void %function(ptr %args, i64 %base, i64 %end, ptr %scratch)
-  %next = add i64 %i, 1
-  %more = icmp ult i64 %next, %count
-  br i1 %more, label %stages, label %leave
-leave:
-  {restore}
-  ret i64 0
 }}
 
 ; Used instead of the system's yield where there is none.
@@ -387,12 +393,22 @@ class Native:
         self.serve = ctypes.CFUNCTYPE(word, pointer, word, word, word)(library.address("serve"))
 
 
-@functools.cache
-def native() -> Native:
-    """Compile, or fetch from the cache, and load the runtime for this machine."""
-    arch = "aarch64" if host().triple.startswith(("aarch64", "arm64")) else "x86_64"
-    text = _TEXT.format(
-        declare=_DECLARE[arch],
+def alone_text(arch: str) -> str:
+    """LLVM IR of `run_alone`, which needs neither threads nor atomic instructions.
+
+    Args:
+        arch: "x86_64", "aarch64" or "wasm32".
+    """
+    return _ALONE.format(declare=_DECLARE[arch], flush=_FLUSH[arch], restore=_RESTORE[arch])
+
+
+def runtime_text(arch: str) -> str:
+    """LLVM IR of the runtime's functions.
+
+    Args:
+        arch: "x86_64" or "aarch64".
+    """
+    return alone_text(arch) + _TOGETHER.format(
         pause=_PAUSE[arch],
         flush=_FLUSH[arch],
         restore=_RESTORE[arch],
@@ -413,4 +429,17 @@ def native() -> Native:
         scratch_of_previous=SCRATCH_OF_PREVIOUS,
         scratch_of_next=SCRATCH_OF_NEXT,
     )
-    return Native(load_text(text, ["run", "run_alone", "spin", "serve", "no_yield"], "runtime"))
+
+
+def arch_of(triple: str) -> str:
+    """The runtime's name of a target's architecture."""
+    if triple.startswith("wasm32"):
+        return "wasm32"
+    return "aarch64" if triple.startswith(("aarch64", "arm64")) else "x86_64"
+
+
+@functools.cache
+def native() -> Native:
+    """Compile, or fetch from the cache, and load the runtime for this machine."""
+    names = ["run", "run_alone", "spin", "serve", "no_yield"]
+    return Native(load_text(runtime_text(arch_of(host().triple)), names, "runtime"))

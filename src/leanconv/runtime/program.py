@@ -69,6 +69,94 @@ class Stage:
     label: str = ""
 
 
+@dataclass(frozen=True)
+class OutsideIndex:
+    """The word into which a kernel stores an index that lies outside of its axis: its number."""
+
+    number: int
+
+
+Argument: TypeAlias = "int | Slot | Place | Constant | OutsideIndex"
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """What the runtime reads of one round of a stage.
+
+    Attributes:
+        form: names the code.
+        arguments: the number of the first argument that the code reads.
+        chunks, first: how many chunks there are, and the first one.
+        claim: how many a thread claims at once, or a `ClaimPolicy`.
+        scratch: of the first thread; None for the program's.
+        stride: bytes of scratch of each thread.
+    """
+
+    form: str
+    arguments: int
+    chunks: int
+    claim: int
+    scratch: Place | None
+    stride: int
+    first: int
+
+
+@dataclass(frozen=True)
+class StageTables:
+    """The words that code and runtime read of stages, without an address in them.
+
+    Attributes:
+        arguments: of all stages, one after the other.
+        rows: of the table, one for each round of a stage.
+        entries: behind each stage: how many rows there are.
+    """
+
+    arguments: tuple[Argument, ...]
+    rows: tuple[TableRow, ...]
+    entries: tuple[int, ...]
+
+
+def stage_tables(stages: Sequence[Stage], forms: Sequence[KernelForm], threads: int) -> StageTables:
+    """Lay out the words of stages.
+
+    Args:
+        stages: in order.
+        forms: what each one's kernel is.
+        threads: that take part.
+
+    Raises:
+        SpecError: a stage has more chunks than the runtime counts.
+    """
+    spare = n.MAX_STAGES - len(stages)
+    arguments: list[Argument] = []
+    rows: list[TableRow] = []
+    entries: list[int] = []
+    outside = 0
+    for stage, form in zip(stages, forms, strict=True):
+        if form.chunks > n.MAX_CHUNKS:
+            raise SpecError(
+                f"a stage is made of {form.chunks} parts; expected at most {n.MAX_CHUNKS}: the "
+                "output is too large, compute it in several pieces"
+            )
+        arguments += form.words
+        # One thread does the rounds in one call, as do many threads where the table is full.
+        rounds = form.rounds if threads > 1 and form.rounds - 1 <= spare else 1
+        spare -= rounds - 1
+        chunks = form.chunks // rounds
+        claim = _claim(form, chunks, threads) if rounds == form.rounds else chunks
+        stride = aligned(form.scratch_bytes)
+        rows += (
+            TableRow(form.form, len(arguments), chunks, claim, stage.scratch, stride, at * chunks)
+            for at in range(rounds)
+        )
+        entries.append(len(rows))
+        arguments += stage.operands
+        count = len(form.index_ranges)
+        arguments += map(OutsideIndex, range(outside, outside + count))
+        outside += count
+    return StageTables(tuple(arguments), tuple(rows), tuple(entries))
+
+
 class _OutsideIndices:
     """Words into which kernels store indices that lie outside of their axes; 0 never does.
 
@@ -85,15 +173,13 @@ class _OutsideIndices:
         ]
         self._words = (ctypes.c_int64 * len(self._ranges))()
         self._bytes = memoryview(self._words).cast("B")
-        self._none, self._given = self._bytes.tobytes(), 0
+        self._none = self._bytes.tobytes()
         self.watched = bool(self._ranges)
 
-    def addresses(self, stage: Stage) -> list[int]:
-        """Return the addresses of the next stage's words."""
-        first, count = self._given, len(stage.kernel.index_ranges)
-        self._given += count
+    def addresses(self) -> list[int]:
+        """Return the words' addresses, in order of the stages."""
         start = ctypes.addressof(self._words)
-        return [start + 8 * number for number in range(first, first + count)]
+        return [start + 8 * number for number in range(len(self._ranges))]
 
     def forget(self) -> None:
         self._bytes[:] = self._none
@@ -176,44 +262,32 @@ class Program:
 
     def _filled(self, stages: Sequence[Stage], library: Library) -> tuple[_Words, _Words]:
         """The arguments of all stages, the words of their forms before them; and their table."""
+        forms = [
+            s.kernel if isinstance(s.kernel, KernelForm) else library.form(s.kernel) for s in stages
+        ]
+        tables = stage_tables(stages, forms, self.threads)
         places, scratch_places = self._places
-        spare = n.MAX_STAGES - len(stages)
-        arguments: list[int] = []
-        table: list[int] = []
-        for stage in stages:
-            kernel = stage.kernel
-            if isinstance(kernel, Kernel):
-                kernel = library.form(kernel)
-            if kernel.chunks > n.MAX_CHUNKS:
-                raise SpecError(
-                    f"a stage is made of {kernel.chunks} parts; expected at most "
-                    f"{n.MAX_CHUNKS}: the output is too large, compute it in several pieces"
-                )
-            arguments += kernel.words
-            start, scratch = len(arguments), self._scratch
-            # One thread does the rounds in one call, as do many threads where the table is full.
-            rounds = kernel.rounds if self.threads > 1 and kernel.rounds - 1 <= spare else 1
-            spare -= rounds - 1
-            chunks = kernel.chunks // rounds
-            claim = _claim(kernel, chunks, self.threads) if rounds == kernel.rounds else chunks
-            for number in range(rounds):
-                if stage.scratch is not None:
-                    scratch_places[len(table) + _SCRATCH_WORD] = stage.scratch.offset
-                    scratch = 0, aligned(kernel.scratch_bytes)
-                code = library.address(kernel.form)
-                table += code, start, chunks, claim, *scratch, number * chunks
-            self._entries.append(len(table) // n.STAGE_WORDS)
-            for operand in stage.operands:
-                if isinstance(operand, Slot):
-                    patch = len(arguments), operand.offset
-                    self._patches[operand.number].append(patch)
-                elif isinstance(operand, Place):
-                    places[len(arguments)] = operand.offset
-                arguments.append(operand if isinstance(operand, int) else 0)
-            arguments += self._outside.addresses(stage)
+        self._entries += tables.entries
+        outside = self._outside.addresses()
+        arguments = []
+        for position, word in enumerate(tables.arguments):
+            if isinstance(word, Slot):
+                self._patches[word.number].append((position, word.offset))
+            elif isinstance(word, Place):
+                places[position] = word.offset
+            elif isinstance(word, OutsideIndex):
+                word = outside[word.number]
+            arguments.append(word if isinstance(word, int) else 0)
         words = (ctypes.c_int64 * max(1, len(arguments)))(*arguments)
-        for position in range(_ARGUMENTS_WORD, len(table), n.STAGE_WORDS):
-            table[position] = ctypes.addressof(words) + 8 * table[position]
+        start = ctypes.addressof(words)
+        table: list[int] = []
+        for row in tables.rows:
+            scratch = self._scratch
+            if row.scratch is not None:
+                scratch_places[len(table) + _SCRATCH_WORD] = row.scratch.offset
+                scratch = 0, row.stride
+            code, begin = library.address(row.form), start + 8 * row.arguments
+            table += code, begin, row.chunks, row.claim, *scratch, row.first
         return words, (ctypes.c_int64 * max(1, len(table)))(*table)
 
     def _follow_arena(self, arena: ArenaPart) -> None:

@@ -14,8 +14,11 @@ import numpy as np
 
 import leanconv
 from leanconv.api.inputs import InputSpec, Known, Shape, given_values
+from leanconv.api.network import Network
+from leanconv.api.open_library import is_library
 from leanconv.errors import BudgetError, InputError, LeanConvError
 from leanconv.records import dataclass
+from leanconv.server.libraries import LibraryNetwork
 from leanconv.server.limits import NOT_FOUND, Limits, RefusedError
 from leanconv.server.plans import Plans
 from leanconv.server.protocol import check_types, described
@@ -38,7 +41,8 @@ class Source:
 def sources(given: Iterable[str]) -> list[Source]:
     """The models that a command line names: files, `NAME=FILE`, folders.
 
-    A folder holds `NAME.onnx`, which is version 1, and `NAME/VERSION/model.onnx`.
+    A folder holds `NAME.onnx`, which is version 1, and `NAME/VERSION/model.onnx`. Libraries of
+    `leanconv.compile` are named one by one: their code becomes a part of the server.
 
     Raises:
         InputError: there is none in a folder, or two have the same name and version.
@@ -70,7 +74,8 @@ def _sources(text: str) -> Iterator[Source]:
         return
     path = Path(text)
     if not path.is_dir():
-        yield Source(path.stem, "1", path)
+        library = is_library(path)
+        yield Source(path.stem.removeprefix("lib") if library else path.stem, "1", path)
         return
     inside = [Source(file.stem, "1", file) for file in sorted(path.glob("*.onnx"))]
     for file in sorted(path.glob("*/*/model.onnx")):
@@ -230,13 +235,20 @@ def _loaded(
     left: int | None,
     limits: Limits,
 ) -> ServedModel:
-    network = leanconv.load(source.path, **{**options, "reproducible": True, "memory_limit": left})
+    network: Network | LibraryNetwork
+    if is_library(source.path):
+        network = LibraryNetwork(leanconv.open(source.path), source.path)
+        planned = [each.inputs.items() for each in network.plans]
+        shapes = shapes or [{name: kind.shape for name, kind in each} for each in planned]
+    else:
+        given = {**options, "reproducible": True, "memory_limit": left}
+        network = leanconv.load(source.path, **given)
     check_types((*network.inputs, *network.outputs))
     plans = Plans(network, limits.groups, limits.batch)
     every, own = values  # those for all models are for those that have such an input
-    names = {spec.name for spec in network.inputs}
+    names = {spec.name for spec in plans.inputs}
     wanted_values = {**{n: each for n, each in every.items() if n in names}, **own}
-    known = given_values(network.inputs, wanted_values.items())
+    known = given_values(plans.inputs, wanted_values.items())
     for complete in _at_start(plans, shapes, known):
         arrays = [known.get(*each) for each in _zeros(plans, complete)]
         # Twice where images turn out to be mixed: then what is wanted is all of them together.

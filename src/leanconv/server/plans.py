@@ -12,7 +12,7 @@ import logging
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from leanconv.graph.ir import TensorType
 from leanconv.graph.network_inputs import is_small
 from leanconv.records import dataclass
 from leanconv.runtime.locks import Lock
+from leanconv.server.libraries import LibraryNetwork, LibraryPlan
 from leanconv.server.limits import BUSY, RefusedError
 from leanconv.units import format_bytes
 
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 # What a plan takes beside its counted memory: tables, loaded code, Python's objects.
 _OVERHEAD_BYTES = 64 * 2**10
 Key = tuple[object, ...]
+Plan: TypeAlias = "Compiled | LibraryPlan"
+Facts: TypeAlias = "NetworkFacts | LibraryPlan"
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Group:
     """
 
     sizes: tuple[int, ...]
-    plans: Mapping[int, Compiled]
+    plans: Mapping[int, Plan]
     batched: bool
 
     def size_for(self, rows: int) -> int:
@@ -73,7 +76,7 @@ class Group:
         return max((size for size in self.sizes if size <= rows), default=self.sizes[0])
 
     @property
-    def smallest(self) -> NetworkFacts:
+    def smallest(self) -> Facts:
         """The plan of its smallest batch."""
         return self.plans[self.sizes[0]].plan
 
@@ -92,7 +95,8 @@ class Plans:
     A group that is evicted is counted as long as requests that are queued hold it.
 
     Args:
-        network: from `leanconv.load`; its own cache of plans is not used.
+        network: from `leanconv.load`; its own cache of plans is not used. Or a library, whose
+            shapes all are planned; its requests are computed one by one.
         most: how many groups are kept, those made at the start not counted.
         batch: images that are computed together at most.
 
@@ -102,11 +106,13 @@ class Plans:
         may_batch: whether the first extent may be a batch, as far as the file says.
     """
 
-    def __init__(self, network: Network, most: int, batch: int) -> None:
+    def __init__(self, network: Network | LibraryNetwork, most: int, batch: int) -> None:
         self._backend, self._most = network.backend, most
+        library = isinstance(network, LibraryNetwork)
         self.inputs: Sequence[InputSpec] = network.inputs
         self.outputs: Sequence[InputSpec] = network.outputs
-        self.small = [s.name for s in self.inputs if is_small(s.shape, s.dtype)]
+        decides = () if library else self.inputs
+        self.small = [s.name for s in decides if is_small(s.shape, s.dtype)]
         self._sizes = (*(2**n for n in range((batch - 1).bit_length())), batch)
         fixed = all(isinstance(e, int) for s in self.inputs for e in s.shape or (None,))
         self._at_load = network.compiled if fixed and not self.small else None
@@ -114,7 +120,7 @@ class Plans:
         self._evicted: weakref.WeakSet[Group] = weakref.WeakSet()  # those that something holds
         self._kept: set[Key] = set()
         self._lock = Lock("the plans of a served model")
-        self.may_batch = batch > 1 and not self.small and self._has_batch()
+        self.may_batch = batch > 1 and not (library or self.small) and self._has_batch()
 
     def _has_batch(self) -> bool:
         """Return whether the file leaves the first extent of all inputs and outputs open."""
@@ -190,7 +196,7 @@ class Plans:
 
     def _batched(self, wanted: Wanted, limit: int | None) -> Group:
         """Plans for all batch sizes that fit, if an image gets the same bits in each."""
-        plans: dict[int, Compiled] = {}
+        plans: dict[int, Plan] = {}
         for size in self._sizes:
             shapes = tuple((size, *shape[1:]) for shape in wanted.shapes)
             compared = comparison_bytes(plans[1].plan, size) if plans else 0
@@ -217,9 +223,9 @@ class Plans:
         shapes: tuple[Shape, ...],
         known: Mapping[str, np.ndarray],
         limit: int | None,
-        beside: Iterable[Compiled] = (),
+        beside: Iterable[Plan] = (),
         compared_bytes: int = 0,
-    ) -> Compiled:
+    ) -> Plan:
         """A plan for shapes; where it does not fit beside others, the oldest groups go.
 
         Args:
@@ -232,7 +238,7 @@ class Plans:
             BudgetError: the plan does not fit all the same.
             RefusedError: the plan does not fit until requests for evicted groups are answered.
         """
-        found = self._at_load
+        found: Plan | None = self._at_load
         if found is None or not found.is_for(shapes, known):
             if limit is not None and isinstance(self._backend, CpuBackend):
                 self._backend.limit_to(limit)  # refused before it is allocated
@@ -241,7 +247,7 @@ class Plans:
             self._make_room([found, *beside], limit - compared_bytes)
         return found
 
-    def _make_room(self, made: Sequence[Compiled], limit: int) -> None:
+    def _make_room(self, made: Sequence[Plan], limit: int) -> None:
         """Evict the oldest groups until plans fit; none, if that would not do.
 
         Raises:
@@ -275,7 +281,7 @@ class Plans:
         with self._lock.held:
             return self._bytes()
 
-    def _bytes(self, made: Iterable[Compiled] = ()) -> int:
+    def _bytes(self, made: Iterable[Plan] = ()) -> int:
         """Bytes of all groups, evicted ones that are in use, and new plans; under the lock."""
         return _bytes([*self._groups.values(), *self._evicted], made)
 
@@ -293,7 +299,7 @@ class Plans:
         return group.plans[size].run(self._backend.validated(arrays))
 
 
-def _bytes(groups: Iterable[Group], made: Iterable[Compiled]) -> int:
+def _bytes(groups: Iterable[Group], made: Iterable[Plan]) -> int:
     """Bytes of the plans of groups, and of others; blocks that plans share count once."""
     held = [plan.held for group in groups for plan in group.plans.values()]
     held += [plan.held for plan in made]
@@ -304,7 +310,7 @@ def _bytes(groups: Iterable[Group], made: Iterable[Compiled]) -> int:
     return own + sum(blocks.values()) + max((each.working_bytes for each in held), default=0)
 
 
-def comparison_bytes(one: NetworkFacts, size: int) -> int:
+def comparison_bytes(one: Facts, size: int) -> int:
     """Return the memory that `alike` takes for batches of up to `size`.
 
     Args:
@@ -321,9 +327,7 @@ def comparison_bytes(one: NetworkFacts, size: int) -> int:
     return size * images + 3 * 4 * largest + (size + 1) * results
 
 
-def alike(
-    plans: Mapping[int, Compiled], shapes: Sequence[Shape], inputs: Sequence[InputSpec]
-) -> bool:
+def alike(plans: Mapping[int, Plan], shapes: Sequence[Shape], inputs: Sequence[InputSpec]) -> bool:
     """Return whether each image gets in all batch sizes the bits that it gets alone.
 
     Kernels of plans that are `reproducible` see to that; what is found here is a network that mixes

@@ -1,4 +1,4 @@
-"""Records of costs, one for each kind of processor, by LLVM's name of it.
+"""Records of costs, one for each kind of processor, by LLVM's name of it, or ours.
 
 Targets without a record of their own inherit that of Zen 4.
 
@@ -364,7 +364,7 @@ HASWELL = derived(
 )
 
 
-# -- Arm, by data sheet and estimate: none was met yet --
+# -- Arm, and WebAssembly, by data sheet and estimate: none was met yet --
 
 _N1 = "Arm Neoverse N1 Core Technical Reference Manual and Software Optimization Guide"
 _M1 = "published measurements of the Firestorm core"
@@ -401,6 +401,19 @@ APPLE_M1 = derived(
     estimated(u8s8_products=16.0, s16_products=16.0, f16_products=32.0),
     absent("bf16_products"),
 )
+# What holds for many kinds, from a telephone's little cores to a server's.
+ARMV8_A = derived(
+    "armv8-a",
+    NEOVERSE_N1,
+    estimated(u8s8_products=4.0, s16_products=4.0),
+    absent("f16_products"),
+)
+WASM32_SIMD128 = derived(
+    "wasm32-simd128",
+    NEOVERSE_N1,
+    estimated(ghz=3.0, u8s8_products=2.0, s16_products=2.0),
+    absent("f16_products"),
+)
 
 
 RECORDS: Mapping[str, Costs] = {
@@ -416,5 +429,7 @@ RECORDS: Mapping[str, Costs] = {
         HASWELL,
         NEOVERSE_N1,
         APPLE_M1,
+        ARMV8_A,
+        WASM32_SIMD128,
     )
 }

@@ -30,8 +30,8 @@ class Target:
 
     Attributes:
         name: the preset's name, or `"host"`.
-        isa: `"avx512"`, `"avx2"`, `"neon"` or `"generic"`.
-        cpu: LLVM's name of the processor.
+        isa: `"avx512"`, `"avx2"`, `"neon"`, `"wasm"` or `"generic"`.
+        cpu: LLVM's name of the processor; `"generic"` where it has none.
         features: LLVM's feature string; empty for the processor's own.
         triple: LLVM target triple.
         vector_bytes: width of a vector register.
@@ -93,7 +93,7 @@ class Target:
     @property
     def has_own_costs(self) -> bool:
         """True if `costs` are this processor's own, not those of a related one."""
-        return self.costs.cpu == self.cpu
+        return self.costs.cpu == (self.name if self.cpu == "generic" else self.cpu)
 
     @property
     def costs_text(self) -> str:
@@ -122,7 +122,12 @@ class Target:
     @property
     def runtime_masks(self) -> bool:
         """True if vectors are loaded and stored under masks that are computed at run time."""
-        return self.isa != "neon"
+        return self.isa not in ("neon", "wasm")
+
+    @property
+    def plain_floats(self) -> bool:
+        """True if no instruction multiplies and adds, converts halves or rounds to integers."""
+        return self.isa == "wasm"
 
     @property
     def masks_are_bits(self) -> bool:
@@ -145,6 +150,7 @@ class Target:
 
 _LINUX = "x86_64-unknown-linux-gnu"
 _ARM = "aarch64-unknown-linux-gnu"
+_WASM = "wasm32-unknown-unknown"
 _KB, _MB = 1024, 1024 * 1024
 
 
@@ -161,6 +167,14 @@ def _arm(
 ) -> Target:
     facts = l1, l2, l3, RECORDS[name], extensions
     return Target(name, "neon", name, "", _ARM, 16, 32, units, latency, *facts)
+
+
+def _generic(
+    name: str, isa: str, features: str, triple: str, registers: int, units: float
+) -> Target:
+    """Return a row for all processors of a kind: what most of them have, as they run it."""
+    facts = 32 * _KB, 512 * _KB, 8 * _MB, RECORDS[name]
+    return Target(name, isa, "generic", features, triple, 16, registers, units, 4, *facts)
 
 
 _INTEL = ("amx_bf16", "amx_int8", "avx_vnni", "bf16", "fp16", "vbmi", "vnni")
@@ -180,6 +194,8 @@ PRESETS: dict[str, Target] = {
         _x86("znver5", "avx512", 2, 4, 48 * _KB, 1 * _MB, 32 * _MB, "avx_vnni", *_AMD),
         _arm("neoverse-n1", 2, 4, 64 * _KB, 1 * _MB, 32 * _MB, "dotprod", "fp16"),
         _arm("apple-m1", 4, 4, 128 * _KB, 12 * _MB, 0, "dotprod", "fp16"),
+        _generic("armv8-a", "neon", "", _ARM, 32, 2),
+        _generic("wasm32-simd128", "wasm", "+simd128", _WASM, 16, 1),
     )
 }
 

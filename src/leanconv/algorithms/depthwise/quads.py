@@ -90,7 +90,7 @@ class DepthwiseCodes(DepthwiseConv):
     @property
     def weight_parts(self) -> int:
         """Registers of the weights of a form."""
-        return {"pairs": 2, "lanes": QUAD}.get(self.way, 1 + (self.way == "dotprod"))
+        return {"pairs": 2, "wasm": 2, "lanes": QUAD}.get(self.way, 1 + (self.way == "dotprod"))
 
     @property
     def row_weights(self) -> int:
