@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     plan_conv1d = plan_conv3d = plan_conv2d
     plan_conv_transpose1d = plan_conv_transpose3d = plan_conv_transpose2d
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BackendError",
