@@ -118,7 +118,7 @@ def test_a_form_that_names_another_text_gives_way_to_the_emitted_one(
     for each in objects._folder.glob("*.forms"):
         each.unlink()
     forget(monkeypatch)
-    assert compiler.load([SHORT]).words(SHORT) == library.words(SHORT)
+    assert compiler.load([SHORT]).form(SHORT).words == library.form(SHORT).words
     assert not objects_of(objects, other)
     assert forms.instance_of(SHORT, host()).digest == digest
     assert skeletons.get(path.stem) == body

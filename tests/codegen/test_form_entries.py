@@ -103,8 +103,8 @@ def test_kernels_that_were_never_loaded_together_have_forms_on_disk(
     forget(monkeypatch)
     emit_nothing(monkeypatch)
     found = compiler.load([higher(), kernel()])
-    assert [found.words(k) for k in (kernel(), higher())] == [
-        both.words(k) for k in (kernel(), higher())
+    assert [found.form(k).words for k in (kernel(), higher())] == [
+        both.form(k).words for k in (kernel(), higher())
     ]
     assert len(list(folder.glob("*.forms"))) == 1
 
@@ -145,7 +145,7 @@ def test_another_entry_of_a_skeleton_is_a_miss(
     caplog: pytest.LogCaptureFixture,
     damage: bytes,
 ) -> None:
-    wanted = compiler.load([kernel()]).words(kernel())
+    wanted = compiler.load([kernel()]).form(kernel()).words
     for path in folder.glob("*.forms"):
         path.unlink()
     (path,) = folder.glob("*.skeleton")
@@ -153,7 +153,7 @@ def test_another_entry_of_a_skeleton_is_a_miss(
     body = cache.get(path.stem)
     cache.put(path.stem, damage)
     forget(monkeypatch)
-    assert compiler.load([kernel()]).words(kernel()) == wanted
+    assert compiler.load([kernel()]).form(kernel()).words == wanted
     assert "is damaged; it is made anew" in caplog.text
     assert cache.get(path.stem) == body
 
@@ -165,14 +165,14 @@ def test_another_entry_than_this_is_a_miss(
     caplog: pytest.LogCaptureFixture,
     damage: Any,
 ) -> None:
-    wanted = compiler.load([kernel()]).words(kernel())
+    wanted = compiler.load([kernel()]).form(kernel()).words
     (path,) = folder.glob("*.forms")
     cache = DiskCache(folder, suffix=".forms")
     body = cache.get(path.stem)
     assert body is not None
     cache.put(path.stem, damage(body))
     forget(monkeypatch)
-    assert compiler.load([kernel()]).words(kernel()) == wanted
+    assert compiler.load([kernel()]).form(kernel()).words == wanted
     assert "is damaged; it is made anew" in caplog.text
     assert cache.get(path.stem) == body
 
@@ -220,7 +220,7 @@ def test_forms_of_too_many_words_are_not_kept(
     assert packed([Instance(DIGEST, (1,) * 2**16)]) is None
     assert packed([Instance(DIGEST, (1,) * (2**16 - 1))])
     monkeypatch.setattr(known_forms, "_MOST_WORDS", 0)
-    assert compiler.load([kernel()]).words(kernel())
+    assert compiler.load([kernel()]).form(kernel()).words
     assert not list(folder.glob("*.forms"))
 
 

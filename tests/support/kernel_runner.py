@@ -72,7 +72,7 @@ def run_results(
     reached = [*(g.memory for g in (*guarded, scratch)), reports]
     if target is None or target.triple.split("-")[0] == host().triple.split("-")[0]:
         library = load([kernel], target)
-        words, function = library.words(kernel), SIGNATURE(library.address(kernel))
+        words, function = library.form(kernel).words, SIGNATURE(library.address(kernel))
     else:
         words, function = _emulated(kernel, target, reached)
     table = np.array([*words, *addresses], np.int64)
