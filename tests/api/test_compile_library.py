@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import leanconv as lc
+from leanconv.codegen.host import host
 from leanconv.runtime import cpu_checks
 from support.libraries import Instance, check_as_loaded
 from support.onnx_models import Array
@@ -183,6 +186,43 @@ def test_another_cpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     block = (ctypes.c_char * (made.block_bytes + 64))()
     even = -(-ctypes.addressof(block) // 64) * 64
     assert library.net_init(ctypes.c_void_p(even)) == WRONG_CPU
+
+
+def test_matrix_tiles_are_asked_for_where_code_uses_them(tmp_path: Path) -> None:
+    made = lc.compile(DIGITS, tmp_path / "net.o", target="sapphirerapids")
+    assert "amx_int8" not in json.loads(made.files[2].read_text())["targets"][0]["extensions"]
+    numbers, channels = np.random.default_rng(0), 256
+    weight = numbers.integers(-100, 100, (channels, channels, 3, 3)).astype(np.int8)
+    given = [("s", TensorProto.FLOAT, 0.02), ("z", TensorProto.UINT8, 128)]
+    given += [("t", TensorProto.FLOAT, 3.0), ("o", TensorProto.INT8, 0)]
+    constants = [helper.make_tensor(name, kind, (), [value]) for name, kind, value in given]
+    constants.append(numpy_helper.from_array(weight, "w"))
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.UINT8, (1, channels, 28, 28))
+        for name in "xy"
+    )
+    names = ["x", "s", "z", "w", "s", "o", "t", "z"]
+    nodes = [helper.make_node("QLinearConv", names, ["y"], pads=[1, 1, 1, 1])]
+    graph = helper.make_graph(nodes, "codes", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    data = model.SerializeToString()
+    made = lc.compile(data, tmp_path / "libnet.so", target="sapphirerapids", name="net")
+    facts = json.loads(made.files[2].read_text())
+    assert "amx_int8" in facts["targets"][0]["extensions"]
+    assert "amx" in [step["algorithm"] for step in facts["runs"][0]["plans"][0]["steps"]]
+    image = numbers.integers(0, 256, (1, channels, 28, 28)).astype(np.uint8)
+    np.save(tmp_path / "x.npy", image)
+    code = (
+        "import sys, numpy, leanconv\n"
+        "try: net = leanconv.open(sys.argv[1])\n"
+        "except leanconv.DeviceError: sys.exit(3)\n"
+        "numpy.save(sys.argv[2], net(numpy.load(sys.argv[3])))\n"
+    )
+    paths = [tmp_path / name for name in ("libnet.so", "y.npy", "x.npy")]
+    ran = subprocess.run([sys.executable, "-c", code, *map(str, paths)], check=False)
+    assert ran.returncode == (0 if "amx_int8" in host().extensions else 3)
+    if not ran.returncode:
+        np.testing.assert_array_equal(np.load(paths[1]), lc.load(data)(image))
 
 
 def test_an_index_outside_is_told(tmp_path: Path) -> None:

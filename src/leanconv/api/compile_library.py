@@ -110,8 +110,7 @@ def compile(  # noqa: A001 - the public name
             `skylake-avx512`, `neoverse-n1`, `armv8-a`, `wasm32-simd128`, under Linux; or such a
             name, a colon and a system: `android`, `ios`, `macos`, `windows`, `freebsd`, `none`, or
             an LLVM triple. Of several, as "haswell,znver4", `NAME_init` takes the
-            best one that the CPU has. Matrix tiles (AMX) are not used: a process has to ask for
-            them.
+            best one that the CPU has.
         threads: that take part in a run, the caller counted: one by default, or those of `plan`.
             Workers are POSIX threads, on Windows the system's own; WebAssembly has one thread.
         plan: as for `load`, for one set of shapes and one target.
@@ -186,10 +185,7 @@ def _targets(names: str, threads: int) -> list[Target]:
         found.append(on_system(base, system) if colon else base)
         if threads > 1 and system_of(found[-1].triple) in ("wasm", "none"):
             raise SpecError(f"got threads={threads} for {name}; expected 1: nothing starts others")
-    found = [
-        replace(each, extensions=tuple(e for e in each.extensions if not e.startswith("amx_")))
-        for each in found
-    ]
+    found = [each if system_of(each.triple) == "linux" else each.without_tiles for each in found]
     for each in found:
         if found.count(each) > 1:
             raise SpecError(f"got the target {each.name!r} twice; expected each once")

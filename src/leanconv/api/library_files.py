@@ -99,7 +99,6 @@ def summary(
             "steps": [{"name": s.name, "op": s.op, "algorithm": s.algorithm} for s in plan.steps],
         }
 
-    targets = [next(iter(each.values())).target for each in plans]
     return {
         "name": name,
         "threads": next(iter(plans[0].values())).threads,
@@ -117,7 +116,7 @@ def summary(
                 "triple": target.triple,
                 "extensions": list(target.extensions),
             }
-            for target in targets
+            for target in library.targets
         ],
         "runs": [
             {

@@ -38,6 +38,7 @@ from leanconv.runtime.static_library import TargetPrograms
 from leanconv.spec.format import aligned
 
 Operand: TypeAlias = "int | Constant | Place | Slot"
+_TILES = "@llvm.x86.tile"  # what all code of matrix tiles calls
 _INFLATED = 1.1  # bytes packed for each of what they are made of, from which on a library packs
 
 
@@ -193,7 +194,10 @@ def target_programs(
         given = dict[int, Constant | Place](enumerate([*arrays, Place(begin)]))
         packs = replace(_placed(packing.program, tables, given), inputs=0, outputs=0)
     symbols = {digest: name for network in each for digest, name in network.symbols.items()}
-    made = TargetPrograms(each[0].plan.target, symbols, runs, packs)
+    target = each[0].plan.target
+    if not any(_TILES in text for network in each for text in network.texts.values()):
+        target = target.without_tiles
+    made = TargetPrograms(target, symbols, runs, packs)
     return made, begin + packed_bytes, packed_bytes
 
 

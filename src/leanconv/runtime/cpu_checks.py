@@ -39,6 +39,9 @@ _FEATURES = {
     "avx512bitalg": (7, 0, 2, 12),
     "avx512vpopcntdq": (7, 0, 2, 14),
     "avx512fp16": (7, 0, 3, 23),
+    "amx-bf16": (7, 0, 3, 22),
+    "amx-tile": (7, 0, 3, 24),
+    "amx-int8": (7, 0, 3, 25),
     "avxvnni": (7, 1, 0, 4),
     "avx512bf16": (7, 1, 0, 5),
     "lzcnt": (0x80000001, 0, 2, 5),
@@ -47,7 +50,10 @@ _FEATURES = {
 _SAVED = {"avx512": 0xE6, "avx2": 0x6}
 _USUAL = ("fma", "movbe", "f16c", "bmi", "avx2", "bmi2", "lzcnt")
 _WIDE = ("avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
+_TILES = 0x60000  # of XCR0: their shapes and their data
 _OF_EXTENSIONS = {
+    "amx_bf16": ("amx-tile", "amx-bf16"),
+    "amx_int8": ("amx-tile", "amx-int8"),
     "avx_vnni": ("avxvnni",),
     "bf16": ("avx512bf16",),
     "fp16": ("avx512fp16",),
@@ -80,7 +86,9 @@ def asking_text(target: Target) -> str:
     """Return the functions by which checks ask the processor or the system."""
     if architecture(target.triple) == "x86_64":
         ask = coded("x86_64_sysvcc void @ask(i32, i32, ptr)", ASK)
-        return ask + coded("x86_64_sysvcc i64 @states()", STATES)
+        ask += coded("x86_64_sysvcc i64 @states()", STATES)
+        linux = system_of(target.triple) == "linux"
+        return ask + (coded("x86_64_sysvcc i64 @request_tiles()", _REQUEST_TILES) if linux else "")
     if architecture(target.triple) == "aarch64" and system_of(target.triple) in _LISTING:
         return coded("i64 @system(i64, i64, i64, i64, i64)", _SYSTEM) + _LISTED
     return ""
@@ -119,12 +127,23 @@ def _x86_check(target: Target) -> Iterator[str]:
                     f"ok{name}:\n"
                 )
     saved = _SAVED["avx2" if system_of(target.triple) == "macos" else isa]
+    tiles = any(name.startswith("amx_") for name in extensions)
+    saved |= _TILES if tiles else 0
     yield (
         "  %low = call x86_64_sysvcc i64 @states()\n"
         f"  %saved = and i64 %low, {saved}\n"
         f"  %all = icmp eq i64 %saved, {saved}\n"
-        "  br i1 %all, label %right, label %wrong\n"
     )
+    if tiles:
+        yield (
+            "  br i1 %all, label %request, label %wrong\n"
+            "request:\n"
+            "  %refused = call x86_64_sysvcc i64 @request_tiles()\n"
+            "  %granted = icmp eq i64 %refused, 0\n"
+            "  br i1 %granted, label %right, label %wrong\n"
+        )
+    else:
+        yield "  br i1 %all, label %right, label %wrong\n"
 
 
 def coded(head: str, code: bytes) -> str:
@@ -139,6 +158,14 @@ def coded(head: str, code: bytes) -> str:
     return f"define internal {head} nounwind naked noinline {data} {{\n  unreachable\n}}\n"
 
 
+# Linux lets a process use tiles that asks: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
+_REQUEST_TILES = bytes.fromhex(
+    "b89e000000"  # mov eax, 158
+    "bf23100000"  # mov edi, 0x1023
+    "be12000000"  # mov esi, 18
+    "0f05"  # syscall
+    "c3"  # ret
+)
 _ASK = "x86_64_sysvcc void @ask"
 _LISTING = ("linux", "android")
 # Of the word AT_HWCAP: ASIMDDP; FPHP and ASIMDHP.

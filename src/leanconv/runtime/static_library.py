@@ -52,6 +52,7 @@ class StaticLibrary:
         text: of the functions and their data.
         names: the functions that others may call.
         block_bytes: of the caller's block.
+        targets: the best one first, with the extensions that its code asks for.
         chosen: where the block has the number of the target that it is for.
         indices: for each target by the names of runs, where the block has an index that lies
             outside of its axis, and the error's text, in which `{index}` stands for it.
@@ -60,6 +61,7 @@ class StaticLibrary:
     text: str
     names: tuple[str, ...]
     block_bytes: int
+    targets: tuple[Target, ...]
     chosen: int
     indices: tuple[Mapping[str, Sequence[tuple[int, str]]], ...]
 
@@ -119,7 +121,8 @@ def static_library(
         {name: words.indices_outside() for name, words in zip(each.runs, found, strict=False)}
         for each, found in zip(made, targets, strict=True)
     )
-    return StaticLibrary("".join(parts), tuple(names), size, chosen, indices)
+    targets_of = tuple(each.target for each in made)
+    return StaticLibrary("".join(parts), tuple(names), size, targets_of, chosen, indices)
 
 
 def _target_text(

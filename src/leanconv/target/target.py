@@ -72,6 +72,12 @@ class Target:
         return self.lanes(dtype.accumulator)
 
     @property
+    def without_tiles(self) -> Target:
+        """The same without matrix tiles, which a process has to ask its system for."""
+        kept = tuple(name for name in self.extensions if not name.startswith("amx_"))
+        return replace(self, extensions=kept)
+
+    @property
     def usable_registers(self) -> int:
         """Registers of a loop that does not spill: of 32 one is left to LLVM."""
         return min(self.registers, 31)
