@@ -118,6 +118,9 @@ def test_every_target_gets_code(what: str, name: str) -> None:
         if target.isa == "neon":
             assert "fmla" in listing
             assert (".4s" if dtype == FLOAT32 else ".2d") in listing
+        elif target.isa == "wasm":
+            kind = "f32x4" if dtype == FLOAT32 else "f64x2"
+            assert {f"{kind}.mul", f"{kind}.add"} <= set(listing.split())
         else:
             register = {"avx2": "%ymm", "avx512": "%zmm"}[target.isa]
             assert re.search(rf"vfmadd\d+{letter}\s.*{register}", listing)
