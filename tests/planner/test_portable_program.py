@@ -137,10 +137,10 @@ def portable(case: Case) -> Made:
     kernels = [call.kernel for call in calls]
     kernels += [call.kernel for pieces in making.values() for call in pieces]
     library = compiler.load(kernels)
-    program = place(lowered, layout, calls, library, 2)
+    program = place(lowered, layout, calls, library.form, 2)
     first = {layout.image[name]: name for name in layout.image}  # equal constants are one
     placed = placed_calls({n: making[n] for n in first.values() if n in making}, layout.image)
-    packing, (_, size) = pack_program(placed, library, 2), lowered.constants.places()
+    packing, (_, size) = pack_program(placed, library.form, 2), lowered.constants.places()
     return Made(graph, program, packing, size, library, kernels, budget)
 
 
