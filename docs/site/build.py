@@ -124,6 +124,7 @@ CONTENTS = {
         "docs/results/speed",
         "docs/results/README",
         "docs/results/gpu",
+        "docs/results/library",
         "docs/results/conformance",
         "docs/performance",
         "docs/tuning",
