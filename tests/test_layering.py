@@ -240,6 +240,11 @@ def _is_inside(entry: str, folder: str, module: str) -> bool:
     return annex == folder and f"{module}.".startswith(f"leanconv.{inside}.")
 
 
+def test_who_uses_the_package_from_outside_is_an_annex() -> None:
+    users = {folder for folder, below in ARROWS.items() if {"", "api"} & {*below}}
+    assert users - {"", "cli"} <= {*ANNEXES}
+
+
 def method_of(module: str) -> str | None:
     """The method of `algorithms` that a module belongs to; None for all other modules."""
     parts = module.split(".")
