@@ -55,6 +55,22 @@ def test_several_shapes_share_their_weights(tmp_path: Path) -> None:
     assert made.weight_bytes < 2 * one.weight_bytes
 
 
+def test_each_size_of_a_range_has_a_function(tmp_path: Path) -> None:
+    (name,) = digit()
+    ranges = {name: ((1, 3), 1, 32, 32)}
+    made = lc.compile(DIGITS, tmp_path / "libnet.so", shapes=ranges)
+    facts = json.loads(made.files[2].read_text())
+    found = {run["function"] for run in facts["runs"]}
+    assert found == {f"net_run_{batch}x1x32x32" for batch in (1, 2, 3)}
+    instance = Instance(made.files[0])
+    for feed in map(digit, (3, 1)):
+        expected = lc.load(DIGITS, threads=1, shapes=feed[name].shape).run(feed)
+        for each, array in instance.run(feed).items():
+            np.testing.assert_array_equal(array, expected[each])
+    with pytest.raises(lc.SpecError, match="of 100 sizes; expected at most 64: give larger steps"):
+        lc.compile(DIGITS, tmp_path / "net.o", shapes={name: ((1, 100), 1, 32, 32)})
+
+
 def test_of_several_targets_the_best_runs(tmp_path: Path) -> None:
     made = check_as_loaded(DIGITS, [digit()], tmp_path, target="haswell,host")
     assert set(made.targets) == {"haswell", "host"}

@@ -40,6 +40,7 @@ from leanconv.target import Target, preset
 from leanconv.target.systems import on_system, system_of
 from leanconv.units import shape_text
 
+_MOST_SIZES = 64  # each of which has a plan, and a function
 _WEIGHTS = "packed", "compact", "file"
 
 
@@ -105,7 +106,8 @@ def compile(  # noqa: A001 - the public name
             system that it is for into its name, and nothing is written beside it.
         shapes: those of the inputs that the file leaves open, by name, or that of the only input.
             Of several ones, in a list, each has a function of its own, such as
-            `NAME_run_1x3x224x224`; weights that they share are there once.
+            `NAME_run_1x3x224x224`; weights that they share are there once. So has each of a range,
+            which is (least, most, step) in the place of an extent.
         target: the processor that it is for: "host", or a name as `haswell`, `znver4`,
             `skylake-avx512`, `neoverse-n1`, `armv8-a`, `wasm32-simd128`, under Linux; or such a
             name, a colon and a system: `android`, `ios`, `macos`, `windows`, `freebsd`, `none`, or
@@ -201,20 +203,38 @@ def _by_function(model: Model, shapes: Any) -> dict[str, tuple[tuple[int, ...], 
         SpecError: an extent is open, or two functions would have one name.
     """
     several = isinstance(shapes, (list, tuple)) and (
-        shapes == [] or not all(isinstance(each, int) for each in shapes)
+        shapes == [] or not any(isinstance(each, int) for each in shapes)
     )
+    sets = [fixed for each in (shapes if several else [shapes]) for fixed in _sizes(model, each)]
     found = dict[str, tuple[tuple[int, ...], ...]]()
-    for each in shapes if several else [shapes]:
-        fixed = _fixed(model if each is None else with_shapes(model, each)[0])
-        name = "run"
-        if several and len(shapes) > 1:
-            name = "_".join([name, *(shape_text(shape) for shape in fixed)])
+    for fixed in sets:
+        texts = [shape_text(shape) for shape in fixed]
+        name = "run" if len(sets) == 1 else "_".join(["run", *texts])
         if name in found:
-            raise SpecError(f"got the shapes {each} twice; expected each once")
+            raise SpecError(f"got the shapes {', '.join(texts)} twice; expected each once")
         found[name] = fixed
     if not found:
         raise SpecError("got shapes=[]; expected at least one")
     return found
+
+
+def _sizes(model: Model, shapes: Any) -> Sequence[tuple[tuple[int, ...], ...]]:
+    """Return all shapes of all inputs that a user states together.
+
+    Raises:
+        SpecError: ranges are of more sizes than a library has functions for.
+    """
+    if shapes is None:
+        return [_fixed(model)]
+    stated, ranges = with_shapes(model, shapes)
+    if ranges is None or ranges.values:
+        return [_fixed(stated)]
+    if ranges.count > _MOST_SIZES:
+        raise SpecError(
+            f"got shapes={ranges}, which are of {ranges.count} sizes; expected at most "
+            f"{_MOST_SIZES}: give larger steps"
+        )
+    return list(ranges)
 
 
 def _planned(

@@ -14,7 +14,7 @@ from leanconv.cli.options import (
     add_load_options,
     add_output_options,
     load_options,
-    named_shape,
+    named_range,
     positive,
 )
 from leanconv.cli.output import print_json, print_text, progress
@@ -48,11 +48,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape",
         action="append",
-        type=named_shape,
+        type=named_range,
         default=[],
         metavar="[NAME=]NxCxHxW",
         help="input shape, where the model leaves it open; an input given again begins another "
-        "set of shapes, each of which has a function of its own",
+        "set of shapes, each of which has a function of its own, as has each of a range, 32-96/32",
     )
     parser.add_argument(
         "--target",
