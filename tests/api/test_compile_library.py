@@ -191,6 +191,11 @@ def test_bad_addresses_are_refused(library: Path) -> None:
     ctypes.memmove(even, instance.addresses[0], size)
     assert instance.call("run", even, even) == NOT_PREPARED, "it has moved"
     assert instance.call("check_cpu") == 0
+    assert instance.call("close", even) == NOT_PREPARED
+    instance.close()
+    with pytest.raises(RuntimeError, match=f"returns {NOT_PREPARED}"):
+        instance.run(digit())
+    assert instance.call("close", instance.addresses[0]) == NOT_PREPARED
 
 
 def test_another_cpu_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,11 +325,18 @@ def test_the_same_plan_is_the_same_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"out": "net.txt"}, r"got out='.*net.txt'; expected a name that ends in .o, .obj, .a"),
+        (
+            {"out": "net.txt"},
+            r"got out='.*net.txt'; expected a folder, or a name that ends in .o, .obj, .a",
+        ),
         ({"name": "a b"}, "got name 'a b'; expected a C identifier: give name="),
         ({"out": "1net.so"}, "got name '1net'"),
         ({"weights": "small"}, "got weights='small'; expected one of packed, compact, file"),
-        ({"target": "pdp11"}, "target 'pdp11' is not known; expected one of"),
+        ({"target": "haswel"}, "wasm32-simd128: did you mean haswell?"),
+        (
+            {"target": "pdp11"},
+            "target 'pdp11' is not known; expected host, for this machine, or one of",
+        ),
         ({"target": "haswell,neoverse-n1"}, "expected processors of one kind of system"),
         ({"target": "haswell,haswell"}, "got the target 'haswell' twice"),
         ({"shapes": []}, r"got shapes=\[\]; expected at least one"),

@@ -12,6 +12,7 @@ export class Network {
   }
 
   constructor(exports, name) {
+    if (!(`${name}_json` in exports)) throw new Error(`the module has no ${name}_run`);
     this.exports = exports;
     this.facts = JSON.parse(this.#text(exports[`${name}_json`].value));
     const { function: run, inputs, outputs } = this.facts.runs[0]; // the shape that was given first
@@ -36,7 +37,11 @@ export class Network {
 
   /** Run on one array for each input, in order; gives a new array for each output. */
   run(...arrays) {
-    this.inputs.forEach((each, i) => this.#array(each).set(arrays[i]));
+    this.inputs.forEach((each, i) => {
+      const place = this.#array(each);
+      if (arrays[i].length !== place.length) throw new Error(`${each.name} has ${place.length} elements`);
+      place.set(arrays[i]);
+    });
     this.#check(this.#function(this.io, this.arena));
     return this.outputs.map((each) => this.#array(each).slice());
   }

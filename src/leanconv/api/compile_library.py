@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,7 +37,7 @@ from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.static_library import description_text, static_library
 from leanconv.runtime.static_program import MARK_BYTES
 from leanconv.runtime.static_workers import windows_text
-from leanconv.target import Target, preset
+from leanconv.target import PRESETS, Target, preset
 from leanconv.target.systems import on_system, system_of
 from leanconv.units import shape_text
 
@@ -133,7 +134,8 @@ def compile(  # noqa: A001 - the public name
     path = path / "net.o" if folder else path
     if path.suffix not in SUFFIXES:
         raise SpecError(
-            f"got out={str(path)!r}; expected a name that ends in {', '.join(SUFFIXES)}"
+            f"got out={str(path)!r}; expected a folder, or a name that ends in "
+            f"{', '.join(SUFFIXES)}"
         )
     stem = wheel_name(path)[0] if path.suffix == WHEEL else path.stem.removeprefix("lib")
     prefix = stem if name is None else name
@@ -183,6 +185,12 @@ def _targets(names: str, threads: int) -> list[Target]:
     found = list[Target]()
     for name in names.split(","):
         cpu, colon, system = name.strip().partition(":")
+        if cpu not in ("host", *PRESETS):
+            near = get_close_matches(cpu, PRESETS, 1)
+            raise SpecError(
+                f"target {cpu!r} is not known; expected host, for this machine, or one of "
+                f"{', '.join(PRESETS)}{f': did you mean {near[0]}?' if near else ''}"
+            )
         base = planning_target() if cpu == "host" else preset(cpu)
         found.append(on_system(base, system) if colon else base)
         if threads > 1 and system_of(found[-1].triple) in ("wasm", "none"):

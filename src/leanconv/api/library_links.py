@@ -50,9 +50,10 @@ def linker_of(suffix: str, target: Target) -> tuple[str, ...]:
     if system not in _LIBRARIES.get(suffix, ()):
         fitting = [each for each, systems in _LIBRARIES.items() if system in systems]
         expected = ", ".join([*((MODULE,) if system == "wasm" else fitting), ".o", ".a"])
+        mend = ", or target='wasm32-simd128'" if suffix == MODULE else ""
         raise SpecError(
             f"a {suffix} file cannot be for {target.triple}; expected a name that ends in "
-            f"{expected}"
+            f"{expected}{mend}"
         )
     if (system, architecture(target.triple)) != (here, architecture(host().triple)):
         raise SpecError(

@@ -30,6 +30,7 @@ _OPTIONS = (
     "reproducible",
     "algorithms",
     "stream_weights",
+    "dtype",
 )
 
 

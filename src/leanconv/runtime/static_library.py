@@ -198,6 +198,12 @@ def _public_text(
         if outside
         else "  br label %take\n",
     )
+    text += _CLOSE.format(
+        prefix=prefix,
+        home=chosen + WORD,
+        null_pointer=interface.NULL_POINTER,
+        not_prepared=interface.NOT_PREPARED,
+    )
     for number, name in enumerate(made[0].runs):
         text += _DISPATCH.format(
             name=f"{prefix}_{name}",
@@ -212,7 +218,7 @@ def _public_text(
             null_pointer=interface.NULL_POINTER,
             not_prepared=interface.NOT_PREPARED,
         )
-    return text + worker_text(prefix, threads, workers)
+    return text + worker_text(threads, workers)
 
 
 def description_text(prefix: str, text: str) -> str:
@@ -343,6 +349,27 @@ compare:
   %found = load i256, ptr %weights
   %known = icmp eq i256 %mark, %found
   br i1 %known, label %take, label %strange
+"""
+_CLOSE = """
+define i32 @{prefix}_close(ptr %block) nounwind {{
+entry:
+  %null = icmp eq ptr %block, null
+  br i1 %null, label %bad, label %look
+look:
+  %home.at = getelementptr i8, ptr %block, i64 {home}
+  %home = load i64, ptr %home.at
+  %address = ptrtoint ptr %block to i64
+  %prepared = icmp eq i64 %home, %address
+  br i1 %prepared, label %stop, label %strange
+stop:
+  store i64 0, ptr %home.at
+  call void @stop_workers(ptr %block)
+  ret i32 0
+bad:
+  ret i32 {null_pointer}
+strange:
+  ret i32 {not_prepared}
+}}
 """
 _DISPATCH = """
 define i32 @{name}(ptr %arrays, ptr %block) nounwind {{

@@ -14,19 +14,17 @@ def worker_bytes(threads: int) -> int:
     return 0 if threads == 1 else n.STATE_BYTES + 2 * _OPAQUE + 64 + 64 * (threads - 1)
 
 
-def worker_text(prefix: str, threads: int, at: int) -> str:
+def worker_text(threads: int, at: int) -> str:
     """Return the functions that start, wake and end workers.
 
     Args:
-        prefix: of `PREFIX_close`.
         threads: that take part, the caller counted.
         at: where what they share begins in the caller's block.
     """
     if threads == 1:
-        return _ALONE.format(prefix=prefix)
+        return _ALONE
     mutex = at + n.STATE_BYTES
     return _WORKERS.format(
-        prefix=prefix,
         state=at,
         sleepers=at + n.SLEEPERS,
         stop=at + n.STOP,
@@ -45,13 +43,9 @@ def worker_text(prefix: str, threads: int, at: int) -> str:
 
 
 _ALONE = """
-define internal void @start_workers(ptr %block) nounwind {{ ret void }}
-define internal void @wake_workers(ptr %block) nounwind {{ ret void }}
-define i32 @{prefix}_close(ptr %block) nounwind {{
-  %null = icmp eq ptr %block, null
-  %result = zext i1 %null to i32
-  ret i32 %result
-}}
+define internal void @start_workers(ptr %block) nounwind { ret void }
+define internal void @wake_workers(ptr %block) nounwind { ret void }
+define internal void @stop_workers(ptr %block) nounwind { ret void }
 """
 # A worker whose patience ends waits until the generation is another one than before it was served.
 _WORKERS = """
@@ -169,11 +163,8 @@ done:
   ret void
 }}
 
-define i32 @{prefix}_close(ptr %block) nounwind {{
+define internal void @stop_workers(ptr %block) nounwind {{
 entry:
-  %null = icmp eq ptr %block, null
-  br i1 %null, label %bad, label %stop
-stop:
   %state = getelementptr i8, ptr %block, i64 {state}
   %stop.at = getelementptr i8, ptr %block, i64 {stop}
   store atomic i64 1, ptr %stop.at seq_cst, align 8
@@ -188,7 +179,7 @@ stop:
   %started = load i64, ptr %started.at
   br label %next
 next:
-  %number = phi i64 [1, %stop], [%following, %join]
+  %number = phi i64 [1, %entry], [%following, %join]
   %more = icmp ule i64 %number, %started
   br i1 %more, label %join, label %joined
 join:
@@ -206,9 +197,7 @@ joined:
   %condition = getelementptr i8, ptr %block, i64 {condition}
   %x = call i32 @pthread_cond_destroy(ptr %condition)
   %y = call i32 @pthread_mutex_destroy(ptr %mutex)
-  ret i32 0
-bad:
-  ret i32 1
+  ret void
 }}
 """
 # Called before a frame of more than a page, with its bytes in RAX, which stay: touches each page of
