@@ -327,7 +327,7 @@ def test_the_same_plan_is_the_same_file(tmp_path: Path) -> None:
     [
         (
             {"out": "net.txt"},
-            r"got out='.*net.txt'; expected a folder, or a name that ends in .o, .obj, .a",
+            r"expected a folder, or a name that ends in .o, .obj, .a",
         ),
         ({"name": "a b"}, "got name 'a b'; expected a C identifier: give name="),
         ({"out": "1net.so"}, "got name '1net'"),
