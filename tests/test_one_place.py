@@ -6,7 +6,7 @@ Each rule reads the source, and is shown to see what it is there for.
 elsewhere, and one that makes it smaller writes the new number into the table. Something new that
 users can do may raise them once, by what it takes:
 
-    networks as libraries       3985 lines, 17 modules, 5 of one importer
+    networks as libraries       3983 lines, 17 modules, 5 of one importer
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def test_each_rule_sees_what_it_is_there_for() -> None:
 
 # -- numbers that may only fall --------------------------------------------------------------
 RATCHETS = {
-    "lines": 124555,
+    "lines": 124553,
     "modules": 506,
     "short_modules": 42,
     "modules_of_one_importer": 126,

@@ -18,6 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 import leanconv as lc
 from leanconv.codegen.host import llvm_facts, may_use_tiles
 from leanconv.runtime import cpu_checks
+from support import loops
+from support.control_flow import node
 from support.libraries import Instance, check_as_loaded
 from support.onnx_models import Array
 from support.random_networks import RandomNetwork
@@ -153,6 +155,19 @@ def test_recurrent_layers(tmp_path: Path) -> None:
     graph = helper.make_graph(nodes, "recurrent", [x], outputs, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     feed = {"x": numbers.standard_normal((7, 2, 4)).astype(np.float32)}
+    check_as_loaded(model.SerializeToString(), [feed], tmp_path, threads=2)
+
+
+@pytest.mark.parametrize("count", [6, 7])
+def test_loops_move_through_what_they_write(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops.hold(monkeypatch)
+    step = [node("Conv", "s w", "c", pads=[1] * 4), node("Tanh", "c", "t"), node("Relu", "t", "u")]
+    inside = loops.body(step, "t u")
+    nodes = [loops.loop("n true x", "y z", inside), node("Neg", "z", "v")]
+    model = loops.made(nodes, count, "y v", (1, 3, 6, 6))
+    feed = {"x": np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)}
     check_as_loaded(model.SerializeToString(), [feed], tmp_path, threads=2)
 
 

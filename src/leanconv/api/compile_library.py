@@ -11,7 +11,6 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,7 +30,7 @@ from leanconv.graph.onnx_tensor import GivenWeights
 from leanconv.planner.plan_file import PlanFile, read_plan
 from leanconv.planner.portable_network import ConstantSection, PortableNetwork, target_programs
 from leanconv.progress import Progress, checked_progress, step, working
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.runtime import native
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.static_library import description_text, static_library
@@ -43,9 +42,8 @@ from leanconv.units import shape_text
 
 _MOST_SIZES = 64  # each of which has a plan, and a function
 _WEIGHTS = "packed", "compact", "file"
-
-
-Shapes: TypeAlias = "Mapping[str, Sequence[int]] | Sequence[int]"
+Extents: TypeAlias = "Sequence[int | tuple[int, int] | tuple[int, int, int]]"
+Shapes: TypeAlias = "Mapping[str, Extents] | Extents"
 
 
 @dataclass(frozen=True)
