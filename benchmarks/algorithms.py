@@ -52,6 +52,8 @@ METHODS = (
     "direct",
     "planar",
     "depthwise",
+    "sparse",
+    "separable",
     "im2col:rows=whole",
     "im2col",
     "mec:solution=A",

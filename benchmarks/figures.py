@@ -31,6 +31,7 @@ from documents import (
     lavin,
     mec,
     mec_times,
+    mec_training,
     misses,
     report,
     thesis,
@@ -50,6 +51,7 @@ from stale import DECIDES, changes_since
 _MODULES = (
     mec,
     mec_times,
+    mec_training,
     misses,
     report,
     thesis,

@@ -119,14 +119,20 @@ class Peers:
 
     Args:
         engines: by name, what prepares a case: it gives what runs it, and what is to be said of it.
+        clock: gives the seconds by which they are measured; `time.perf_counter` where several
+            threads take part.
     """
 
-    def __init__(self, engines: Mapping[str, Callable[[Any], tuple[Run, str]]]) -> None:
+    def __init__(
+        self,
+        engines: Mapping[str, Callable[[Any], tuple[Run, str]]],
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes: dict[str, Connection] = {}
         for name, prepare in engines.items():
             self._pipes[name], theirs = context.Pipe()
-            context.Process(target=_serve, args=(prepare, theirs), daemon=True).start()
+            context.Process(target=_serve, args=(prepare, theirs, clock), daemon=True).start()
 
     def prepare(self, engine: str, case: object) -> tuple[str, Any]:
         """What an engine says of a case, and what it computes.
@@ -157,13 +163,15 @@ class Peers:
             pipe.send(None)
 
 
-def _serve(prepare: Callable[[Any], tuple[Run, str]], pipe: Connection) -> None:
+def _serve(
+    prepare: Callable[[Any], tuple[Run, str]], pipe: Connection, clock: Callable[[], float]
+) -> None:
     """Answer a case with what is said of it and its output, seconds with a time."""
     run: Run = tuple
     while (asked := pipe.recv()) is not None:
         case, seconds = asked
         if seconds is not None:
-            pipe.send(_turn(run, seconds))
+            pipe.send(turn(run, seconds, clock))
             continue
         try:
             run, said = prepare(case)
@@ -172,18 +180,18 @@ def _serve(prepare: Callable[[Any], tuple[Run, str]], pipe: Connection) -> None:
             pipe.send((f"{type(error).__name__}: {error}", None))
 
 
-def _turn(run: Run, seconds: float) -> float:
-    """The median CPU time of this thread in a run, in seconds; short runs are timed by batches."""
-    start = time.thread_time()
+def turn(run: Run, seconds: float, clock: Callable[[], float]) -> float:
+    """The median seconds of a run by a clock; short runs are timed by batches."""
+    start = clock()
     run()
-    batch = int(_LEAST_BATCH_S / max(1e-6, time.thread_time() - start)) + 1
+    batch = int(_LEAST_BATCH_S / max(1e-6, clock() - start)) + 1
     times: list[float] = []
-    end = time.thread_time() + seconds
-    while time.thread_time() < end or len(times) < 3:
-        start = time.thread_time()
+    end = clock() + seconds
+    while clock() < end or len(times) < 3:
+        start = clock()
         for _ in range(batch):
             run()
-        times.append((time.thread_time() - start) / batch)
+        times.append((clock() - start) / batch)
     return statistics.median(times)
 
 

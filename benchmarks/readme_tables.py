@@ -245,6 +245,7 @@ def rewritten(text: str) -> str:
     makers: dict[str, Callable[[Document], list[str]]] = {
         "networks": partial(cases_table, first="network, batch"),
         "networks_large": partial(cases_table, first="network, batch"),
+        "pruned_networks": partial(cases_table, first="network, zeros"),
         "layers": partial(layers_table, first="layer, batch 1"),
         "layers_close": partial(layers_table, first="layer, batch 1"),
         "layers_batch8": partial(layers_table, first="layer, batch 8"),

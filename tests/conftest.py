@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 
 from support import covering, drawn, machines, object_store
 
@@ -20,6 +21,11 @@ OBJECTS = object_store.chosen_folder()
 MACHINE = machines.describe_host()
 GUARDED = os.environ.get("TEST_GUARDED", "")
 HALF = os.environ.get("TEST_FILES") == "half"
+# What Hypothesis draws depends on the test alone: what passed once passes everywhere. A search for
+# faults draws anew.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("anew", derandomize=False)
+settings.load_profile(os.environ.get("TEST_DRAWS", "same"))
 # What leanconv works around fails here, and in the processes that tests start.
 os.environ["LEANCONV_RAISE_DEFECTS"] = "1"
 

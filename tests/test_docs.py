@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import re
 import runpy
@@ -76,6 +77,20 @@ def test_the_python_of_the_tutorial_runs(
     assert (tmp_path / "digits.plan.json").exists()
 
 
+def test_the_python_of_the_page_of_pruned_networks_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    missing = importlib.util.find_spec("torch") is None
+    run_blocks("docs/sparse.md", tmp_path, but_for="import torch" if missing else None)
+    printed = capsys.readouterr().out
+    assert "sparse 90.0% of the weights are 0" in printed
+    assert "\n12032 65536\n" in printed
+    assert ", 4 outputs at once" in printed
+    assert missing or "2 convolutions leave out the weights that are 0: 58982 of 65536" in printed
+    assert "w has zeros in other places" in printed
+
+
 @linked
 def test_the_python_of_the_page_of_libraries_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -139,6 +154,15 @@ def test_the_python_of_the_page_for_pytorch_runs(
     run_blocks("docs/from-pytorch.md", tmp_path)
     assert (tmp_path / "old.onnx").exists()
     assert (tmp_path / "new.onnx").exists()
+
+
+def test_the_python_of_the_page_of_training_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    missing = importlib.util.find_spec("torch") is None
+    run_blocks("docs/training.md", tmp_path, but_for="import torch" if missing else None)
+    assert "'w'" in capsys.readouterr().out
 
 
 def test_the_python_of_the_page_for_other_libraries_runs(

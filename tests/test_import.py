@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from leanconv import forks, lazy_imports
 from leanconv.errors import BackendError
 
+DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits.onnx"
 MODULES = 40  # a fifth of what NumPy loads: all else comes when it is first used
 
 _PROGRAM = """
@@ -76,7 +78,20 @@ print(*[m for m in sys.modules if m.startswith(tuple(f"leanconv.{name}" for name
     assert fresh(program) == [""]
 
 
-@pytest.mark.parametrize("error", [ImportError, OSError, SystemError, SyntaxError, ValueError])
+def test_a_network_needs_no_gradients() -> None:
+    program = f"""
+import sys
+import leanconv
+leanconv.load({str(DIGITS)!r}, threads=1, shapes=(1, 1, 32, 32))
+print(*[m for m in sys.modules if "gradient" in m and m.startswith("leanconv.algorithms.")])
+"""
+    assert fresh(program) == [""]
+
+
+_ENDED = [AttributeError, ImportError, OSError, SystemError, SyntaxError, ValueError]
+
+
+@pytest.mark.parametrize("error", _ENDED)
 def test_an_import_that_memory_ends_is_said(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "kserve": ("server",),
     "dask": ("",),
     "ray": ("",),
+    "torch": ("",),
     "cli": ("", "reference", "server"),
     "__main__": ("cli",),
 }
@@ -66,6 +67,8 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
     "naive": ("common",),
     "direct": ("common",),
     "planar": ("common",),
+    "sparse": ("common", "planar"),
+    "separable": ("common", "planar"),
     "depthwise": ("common",),
     "fft": ("common",),
     "col2im": ("common",),
@@ -73,10 +76,13 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
     "unfold": ("common", "direct", "naive"),
     "winograd": ("common", "direct"),
     "fused": ("common", "direct", "depthwise"),
+    "weight_gradient": ("common", "direct", "naive", "depthwise", "planar", "unfold", "winograd"),
 }
 # What stands beside the compiler uses its public names, `api`, what reads and writes files, and
 # what lies lowest. What else of the inside an annex imports stands here, with the reason.
-ANNEXES = ("quantizer", "onnxruntime", "pages", "server", "kserve", "images", "dask", "ray")
+ANNEXES = (
+    *("quantizer", "onnxruntime", "pages", "server", "kserve", "images", "dask", "ray", "torch"),
+)
 DOOR = re.compile(
     r"leanconv\.(\w+|(api|types|errors|units|records|progress|files|settings|lazy_imports|forks)\..*"
     r"|interrupts\..*|pages\..*|server\..*|runtime\.locks\..*"
@@ -99,6 +105,8 @@ INSIDE: dict[str, str] = {
     "ray graph.fields": "whether rows of a batch are computed apart",
     "ray planner.graph_planner": "a plan's bytes and time",
     "ray target": "the machine that plans are for",
+    "torch runtime.memory": "the memory that plans of many layers share",
+    "torch spec": "the arguments of convolutions",
 }
 # Modules from outside that one folder alone may import.
 ONLY_IN: dict[str, str] = {
@@ -116,6 +124,7 @@ ONLY_IN: dict[str, str] = {
     "kserve": "kserve",
     "dask": "dask",
     "ray": "ray",
+    "torch": "torch",
 }
 _LATE = re.compile(r"leanconv(\.\w+)+")
 BASE = {"numpy", "llvmlite", "rich"}

@@ -7,6 +7,8 @@ elsewhere, and one that makes it smaller writes the new number into the table. S
 users can do may raise them once, by what it takes:
 
     networks as libraries       3983 lines, 17 modules, 5 of one importer
+    gradients, leanconv.torch  10620 lines, 43 modules, 15 of one importer, 3 of them short
+    zeros, separable filters    4561 lines, 19 modules, 6 of one importer, 2 of them short
 """
 
 from __future__ import annotations
@@ -215,9 +217,13 @@ def test_flops_of_convolutions_are_computed_in_spec() -> None:
 
 
 def test_strides_and_dilations_are_taken_apart_in_one_module() -> None:
-    # The third one spreads the lines of a page over the sets of a cache; maps of axes have periods.
-    known = ("algorithms/decompose.py", "reference/decompose.py", "algorithms/unfold/")
-    allowed = (*known, "graph/fields/", "planner/image_tiles/")
+    # The second one spreads lines of a page over the sets of a cache; maps of axes have periods.
+    # Gradients of weights share tiles out among lines; taps that a stride leaves lie evenly apart.
+    known = ("algorithms/decompose.py", "algorithms/unfold/")
+    # The numbers of a filter have common divisors, too, and so have dilations that are summed.
+    others = ("algorithms/weight_gradient/", "algorithms/common/weight_runs.py", "graph/factors.py")
+    sums = "graph/passes/add_convolutions.py"
+    allowed = (*known, *others, sums, "graph/fields/", "planner/image_tiles/")
     assert outside("divisors", *allowed) == []
 
 
@@ -277,12 +283,12 @@ def test_each_rule_sees_what_it_is_there_for() -> None:
 
 # -- numbers that may only fall --------------------------------------------------------------
 RATCHETS = {
-    "lines": 124553,
-    "modules": 506,
-    "short_modules": 42,
-    "modules_of_one_importer": 126,
+    "lines": 139467,
+    "modules": 563,
+    "short_modules": 43,
+    "modules_of_one_importer": 148,
     "tables_of_operations": 8,
-    "modules_of_a_convolution": 162,
+    "modules_of_a_convolution": 165,
     "calls_of_a_kept_convolution": 19,
 }
 

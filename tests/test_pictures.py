@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 import formulas
-from leanconv.algorithms import ALGORITHMS, Problem
-from leanconv.algorithms.select import choice_named, choose
+from leanconv.algorithms import ALGORITHMS, WEIGHT_GRADIENTS, Problem
+from leanconv.algorithms.select import choice_named, choose, gradient_choice_named
 from leanconv.codegen.geometry import Access
+from leanconv.graph.factors import Factors
+from leanconv.records import replace
 from leanconv.spec import NHWC, PLAIN, ConvSpec
 from leanconv.spec.format import aligned
 from leanconv.target import preset
+from support import gradients
 from support.packing import packed_constants
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -24,6 +27,13 @@ LAYER, TARGET = ConvSpec.parse("ic128ih28oc128oh26kh3"), preset("znver4")
 ROWS = re.findall(
     r"^\| `([^`]+)` \| ([\d,]+) \| ([\d,]+) \| (\S+) \|$",
     PAGE.split("<!-- bytes:")[1].split("<!-- end of bytes")[0],
+    re.MULTILINE,
+)
+
+GRADIENT = ConvSpec.parse("mb8ic128ih28oc128oh26kh3")
+GRADIENT_ROWS = re.findall(
+    r"^\| `([^`]+)` \| ([\d,]+) \| (\S+) \|$",
+    PAGE.split("<!-- gradient bytes:")[1].split("<!-- end of gradient")[0],
     re.MULTILINE,
 )
 
@@ -55,6 +65,8 @@ def test_what_may_be_asked_for_is_accepted(text: str) -> None:
     spec, form = LAYER, PLAIN
     if text == "depthwise":
         spec, form = ConvSpec.parse("g32ic32ih9oc32oh9kh3ph1"), NHWC
+    elif text == "separable":
+        spec = ConvSpec.parse("ic1ih30oc1oh24kh7")
     elif text.endswith("parts=1x2"):
         spec = ConvSpec.parse("ic16ih20iw40oc16oh18ow24kh3kw17")
     problem = Problem.of(
@@ -62,6 +74,7 @@ def test_what_may_be_asked_for_is_accepted(text: str) -> None:
         Access.of_format((spec.batch, spec.in_channels, *spec.size), form),
         Access.of_format((spec.batch, spec.out_channels, *spec.output_size), form),
     )
+    problem = replace(problem, factors=Factors(rank=1, error=0.0, pays=True))
     assert choose(problem, TARGET, choice_named(text)).choice.algorithm == text.partition(":")[0]
 
 
@@ -80,3 +93,18 @@ def test_whole_lowerings_need_what_the_papers_say() -> None:
     assert told["im2col:rows=whole"] == 4 * formulas.im2col_elements(LAYER)
     assert told["mec:solution=A"] == told["mec:solution=B"] == 4 * formulas.mec_elements(LAYER)
     assert told["im2win:rows=whole"] == 4 * formulas.im2win_elements(LAYER)
+
+
+@pytest.mark.parametrize("row", GRADIENT_ROWS, ids=[row[0] for row in GRADIENT_ROWS])
+def test_bytes_and_errors_of_gradients_are_those_of_the_code(row: tuple[str, ...]) -> None:
+    problem, choice = gradients.gradient_problem(GRADIENT), gradient_choice_named(row[0])
+    candidate = choose(problem, TARGET, choice)
+    assert row[1:] == (f"{candidate.workspace_bytes(1):,}", f"{candidate.choice.error:.1e}")
+
+
+def test_every_method_of_gradients_and_its_parameters_are_told() -> None:
+    told = PAGE.split("\n## Gradients")[1]
+    for name, method in WEIGHT_GRADIENTS.items():
+        assert f'"{name}' in told
+        for parameter in method.parameters.names():
+            assert f"{parameter}=" in told, f"{name}: {parameter}"

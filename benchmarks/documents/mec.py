@@ -128,7 +128,7 @@ def _show_4b(data: Data) -> Page:
             sizes = {m: _working_bytes(case["bytes"][m], m) for m in series}
             for method, size in sizes.items():
                 series[method].append(None if size is None else size / MIB)
-            rows.append([case["layer"], *(_mib(size) for size in sizes.values())])
+            rows.append([case["layer"], *(mebibytes(size) for size in sizes.values())])
         heads = ["", *(f"`{m}`" for m in series)]
         text = (
             f"Batch {batch}, MiB. Conv is `{BATCH}`, the whole batch's matrix (equation 2); Wino "
@@ -189,7 +189,8 @@ def over(a: Sequence[float | None], b: Sequence[float | None]) -> list[float | N
     return [x / y if x and y else None for x, y in zip(a, b, strict=True)]
 
 
-def _mib(size: int | None) -> str:
+def mebibytes(size: int | None) -> str:
+    """A size in MiB."""
     return "-" if size is None else f"{size / MIB:.3g}"
 
 
@@ -228,7 +229,7 @@ def _show_table3(data: Data) -> Page:
             [
                 case["layer"],
                 str(weight),
-                *(_mib(case["bytes"][m]["workspace_bytes"]) for m in memory),
+                *(mebibytes(case["bytes"][m]["workspace_bytes"]) for m in memory),
                 *(milliseconds(case["times"][n]["ns"]) for n in names),
             ]
         )

@@ -79,8 +79,15 @@ def bytes_of(spec: ConvSpec, method: str, threads: int) -> dict[str, int]:
     }
 
 
-def in_turn(methods: Mapping[str, Timed], effort: Effort) -> dict[str, dict[str, Any]]:
+def in_turn(
+    methods: Mapping[str, Timed], effort: Effort, clock: Callable[[], int] = time.perf_counter_ns
+) -> dict[str, dict[str, Any]]:
     """Give every method a turn a round, until the figure's time is over; who begins changes.
+
+    Args:
+        methods: by name.
+        effort: threads, turns and their length.
+        clock: gives nanoseconds.
 
     Returns:
         By method `ns`, the spread of its turns' medians, and `parts_ns`, the least of each part's.
@@ -97,20 +104,20 @@ def in_turn(methods: Mapping[str, Timed], effort: Effort) -> dict[str, dict[str,
             method = methods[name]
 
             def take(method: Timed = method) -> int:
-                return median_for(_clocked(method.run), effort.seconds)
+                return median_for(_clocked(method.run, clock), effort.seconds)
 
             times[name].append(patience.undisturbed(take)[0])
             for part, run in method.parts.items():
-                taken = median_for(_clocked(run), effort.seconds / 4)
+                taken = median_for(_clocked(run, clock), effort.seconds / 4)
                 parts[name][part] = min(taken, parts[name].get(part, taken))
     return {name: {"ns": spread(times[name]), "parts_ns": parts[name]} for name in methods}
 
 
-def _clocked(run: Callable[[], Any]) -> Callable[[], int]:
+def _clocked(run: Callable[[], Any], clock: Callable[[], int]) -> Callable[[], int]:
     def timed() -> int:
-        begin = time.perf_counter_ns()
+        begin = clock()
         run()
-        return time.perf_counter_ns() - begin
+        return clock() - begin
 
     return timed
 

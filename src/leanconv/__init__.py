@@ -32,6 +32,13 @@ from leanconv.errors import (
 if TYPE_CHECKING:
     from leanconv.api.compile_library import CompiledLibrary, compile  # noqa: A004
     from leanconv.api.conv import conv2d, conv_transpose2d, plan_conv2d, plan_conv_transpose2d
+    from leanconv.api.conv_backward import (
+        conv2d_backward,
+        conv_transpose2d_backward,
+        plan_conv2d_backward,
+        plan_conv_transpose2d_backward,
+    )
+    from leanconv.api.gradient_plan import GradientPlan, Gradients
     from leanconv.api.layer_plan import LayerPlan
     from leanconv.api.load import filter_bank, load
     from leanconv.api.network import Network
@@ -56,6 +63,8 @@ __all__ = [
     "CompiledLibrary",
     "ConvPlan",
     "DeviceError",
+    "GradientPlan",
+    "Gradients",
     "InputError",
     "LayerPlan",
     "LeanConvError",
@@ -71,12 +80,16 @@ __all__ = [
     "UnsupportedError",
     "compile",
     "conv2d",
+    "conv2d_backward",
     "conv_transpose2d",
+    "conv_transpose2d_backward",
     "filter_bank",
     "load",
     "open",
     "plan_conv2d",
+    "plan_conv2d_backward",
     "plan_conv_transpose2d",
+    "plan_conv_transpose2d_backward",
     "quantize",
     "tiled",
 ]
@@ -90,6 +103,12 @@ _LAZY = {
     "plan_conv2d": "leanconv.api.conv",
     "conv_transpose2d": "leanconv.api.conv",
     "plan_conv_transpose2d": "leanconv.api.conv",
+    "GradientPlan": "leanconv.api.gradient_plan",
+    "Gradients": "leanconv.api.gradient_plan",
+    "conv2d_backward": "leanconv.api.conv_backward",
+    "plan_conv2d_backward": "leanconv.api.conv_backward",
+    "conv_transpose2d_backward": "leanconv.api.conv_backward",
+    "plan_conv_transpose2d_backward": "leanconv.api.conv_backward",
     "Network": "leanconv.api.network",
     "filter_bank": "leanconv.api.load",
     "load": "leanconv.api.load",
@@ -104,8 +123,9 @@ _WITHOUT_COMPILER = ("Library", "open")
 
 # Functions of two axes take one and three as well: `conv3d` is another name of `conv2d`.
 _ALIASES = {
-    f"{name}{axes}d": f"{name}2d"
+    f"{name}{axes}d{end}": f"{name}2d{end}"
     for name in ("conv", "conv_transpose", "plan_conv", "plan_conv_transpose")
+    for end in ("", "_backward")
     for axes in (1, 3)
 } | dict.fromkeys(("ConvPlan", "TransposedPlan"), "LayerPlan")
 

@@ -114,6 +114,11 @@ def memory_reported(
                 raise
             except MemoryError as error:
                 raise out_of_memory(doing, error) from error
+            except SystemError as error:
+                if "without" not in str(error):
+                    raise
+                # "error return without exception set": Python had no memory for the exception.
+                raise out_of_memory(doing, MemoryError(str(error))) from error
 
         return call
 

@@ -29,8 +29,9 @@ def module(name: str) -> ModuleType:
         raise
     except MemoryError as error:
         raise out_of_memory("importing leanconv", error) from error
-    # Without memory libraries cannot be mapped, C code says nothing, Python's parser errs.
-    except (ImportError, OSError, SystemError, SyntaxError, ValueError) as error:
+    # Without memory libraries cannot be mapped, C code says nothing, Python's parser errs, and its
+    # own modules (hashlib) keep what they could import, without the rest.
+    except (AttributeError, ImportError, OSError, SystemError, SyntaxError, ValueError) as error:
         raise BackendError(
             f"leanconv cannot be loaded ({error}); expected NumPy and llvmlite, whole, and memory "
             "to map them: install them anew, or raise `ulimit -v`"

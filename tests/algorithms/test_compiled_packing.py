@@ -30,7 +30,7 @@ from leanconv.kernels import packing
 from leanconv.kernels.recurrence import PackedPanels
 from leanconv.operators import NodeContext
 from leanconv.operators.conv_node import ConvNode
-from leanconv.operators.convolution import product_of
+from leanconv.operators.conv_pieces import product_of
 from leanconv.operators.transposed import joined
 from leanconv.spec import PLAIN, Activation, ConvSpec, Format
 from leanconv.spec.requantise import Quantisation

@@ -13,7 +13,7 @@ from leanconv.algorithms.select import choose
 from leanconv.algorithms.winograd.sizes import split
 from leanconv.codegen.geometry import Access
 from leanconv.operators.conv_node import transposed_problem
-from leanconv.operators.transposed import phases
+from leanconv.operators.transposed import by_output, grouped, phases
 from leanconv.spec import ConvSpec
 from leanconv.symbolic import Trace
 from leanconv.target import preset
@@ -61,7 +61,7 @@ def test_phases_of_a_transposed_convolution_have_sizes_of_their_own(
     (node,) = graph.nodes
     x, out = (Access.planes(graph.types[name].shape) for name in (node.inputs[0], y))
     whole = transposed_problem(node, graph, x, out, None)
-    pieces = phases(node, whole, graph.constants[node.inputs[1]])
+    pieces = phases(node, whole, by_output(grouped(graph.constants[node.inputs[1]], whole)))
     for problem, weights in pieces:
         assert problem.conv.weight_bytes == weights.nbytes
         assert problem.conv.reduction == 6 * prod(weights.shape[2:])

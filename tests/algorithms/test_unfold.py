@@ -48,9 +48,7 @@ METHODS = (
     "im2win:threads=off",
 )
 # Each example is compiled: few of them, always the same.
-few = settings(
-    max_examples=36, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=36, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def run(problem: Problem, whole: bool, method: str, **more: object) -> tuple[np.ndarray, ...]:

@@ -43,9 +43,7 @@ STRIDES = st.sampled_from([(1, 1), (1, 1), (2, 2), (2, 1), (1, 2), (3, 4)])
 DILATIONS = st.sampled_from([(1, 1), (1, 1), (2, 2), (1, 3)])
 ACTIVATIONS = st.sampled_from([None, None, "relu", "clip:-1:2", "prelu", "sigmoid"])
 # Each example is compiled: few of them, always the same.
-few = settings(
-    max_examples=16, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=16, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

@@ -193,8 +193,8 @@ def test_what_is_no_array_of_the_dtype_is_told_how_to_become_one(
 def test_weights_that_are_masked_or_no_array_are_refused() -> None:
     x, w = np.ones((1, 2, 4, 4), "f4"), np.ones((3, 2, 3, 3), "f4")
     given: list[tuple[Any, str]] = [
-        (np.ma.masked_array(w), "w is MaskedArray; .*x.filled"),
-        (Tensor(), r"w is Tensor; .*x.detach\(\)"),
+        (np.ma.masked_array(w), r"w is MaskedArray; .*w\.filled"),
+        (Tensor(), r"w is Tensor; .*w\.detach\(\)"),
         (w.astype(">f4"), r"w is >f4; .*convert it with .astype\('float32'\)"),
     ]
     for wrong, what in given:

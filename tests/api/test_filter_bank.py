@@ -84,3 +84,20 @@ def test_a_plan_of_one_size_names_what_is_for_any() -> None:
     plan = lc.plan_conv2d((1, 2, 9, 9), np.ones((2, 2, 3, 3)))
     with pytest.raises(lc.SpecError, match=r"leanconv.filter_bank\(w\)"):
         lc.tiled(plan)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("kind", "channels"), [("sparse", 16), ("separable", 1)])
+def test_filters_of_which_products_are_left_out(kind: str, channels: int) -> None:
+    random = np.random.default_rng(0)
+    w = random.standard_normal((16, channels, 3, 3))
+    w[random.random(w.shape) < 0.95] = 0
+    if kind == "separable":
+        line = np.exp(-(np.linspace(-2, 2, 15) ** 2))
+        w = (np.outer(line, line) / line.sum() ** 2)[np.newaxis, np.newaxis]
+    x = random.standard_normal((1, channels, 90, 70)).astype("f4")
+    net = lc.filter_bank(w.astype("f4"), threads=2)
+    expected = lc.conv2d(x.astype("f8"), w, padding="same", algorithm="naive")
+    np.testing.assert_allclose(net(x), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+    (step,) = (step for step in net.plan.steps if step.op == "Conv")
+    assert step.algorithm.partition(" ")[0] == kind
+    np.testing.assert_array_equal(lc.tiled(net, tile=40)(x), net(x))

@@ -139,6 +139,34 @@ def test_weights_in_a_file_beside_it(tmp_path: Path, expected: np.ndarray) -> No
         lc.open(made)
 
 
+def test_damaged_places_of_sparse_weights_are_refused(tmp_path: Path) -> None:
+    """Code follows them; damaged weights are numbers."""
+    w = np.random.default_rng(1).standard_normal((32, 32, 3, 3)).astype("f4")
+    w[np.abs(w) < 1.8] = 0
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    x = np.ones((1, 32, 12, 12), "f4")
+    file = library(tmp_path, model([conv], {"x": x.shape}, ["y"], {"w": w}), weights="file")
+    weights = tmp_path / "libnet.weights"
+    body, sound, said = weights.read_bytes(), list[int](), set[str]()
+    places = range(64, len(body), len(body) // 100)
+
+    def opened(at: int) -> lc.Library:
+        weights.write_bytes(body[:at] + bytes([body[at] ^ 0x80]) + body[at + 1 :])
+        return lc.open(file)
+
+    for at in places:
+        try:
+            opened(at).close()
+            sound.append(at)
+        except InputError as error:
+            said.add(str(error)[-len("or is damaged") :])
+    assert said == {"or is damaged"}
+    assert 0.3 < 1 - len(sound) / len(places) < 0.6
+    assert all(opened(at)(x).shape == x.shape for at in sound[::8])
+    weights.write_bytes(body)
+    assert np.array_equal(lc.open(file)(x), lc.conv2d(x, w, padding=1, algorithm="naive"))
+
+
 def test_several_shapes(tmp_path: Path) -> None:
     shapes = [SHAPE, (2, 3, 16, 24)]
     opened = lc.open(library(tmp_path, small_cnn(), shapes=shapes))

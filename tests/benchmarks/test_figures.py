@@ -25,7 +25,8 @@ QUICK = Effort(threads=1, rounds=2, seconds=0.0, quick=True)
 
 
 @pytest.mark.parametrize(
-    "name", [*COMPUTED, "mec-t3", "mec-rule", "winograd-example", "report-future"]
+    "name",
+    [*COMPUTED, "mec-t3", "mec-rule", "mec-training-1", "winograd-example", "report-future"],
 )
 def test_a_figure_is_measured_and_shown(name: str, tmp_path: Path) -> None:
     document = figures.measured(figures.FIGURES[name], QUICK, wait_s=0.0)

@@ -18,7 +18,9 @@ import pages.cache_misses
 import pages.choice
 import pages.ladder
 import pages.pareto
+import pages.pruned
 import readme_tables
+import separable
 from harness import all_results, results_folder
 from leanconv.cli.engines import machine
 from leanconv.cli.engines.processes import interpreters
@@ -48,6 +50,8 @@ WRITERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "ladder": pages.ladder.page,
     "operators": operators.page,
     "pareto": pages.pareto.page,
+    "pruned": pages.pruned.page,
+    "separable": separable.page,
 }
 PAGED = [file for name in WRITERS for file in all_results(name)]
 

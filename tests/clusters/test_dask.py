@@ -25,6 +25,7 @@ from leanconv.errors import (
 )
 from support.local_networks import local_network
 from support.onnx_models import model
+from support.pruned_networks import chain
 from support.waiting import HANG_S, wait_until
 
 da = pytest.importorskip("dask.array", reason="dask is not installed: leanconv[dask]")
@@ -71,6 +72,15 @@ def test_bits_are_those_of_the_whole_image(
     np.testing.assert_array_equal(found, expected.whole(x))
     part = (slice(None), slice(None), *(slice(7, 30),) * rank)
     np.testing.assert_array_equal(y[part].compute(), found[part])  # its windows alone
+
+
+def test_a_pruned_network() -> None:
+    net = lc.load(chain((0.95, 0.9), k=3, channels=16, sizes=("H", "W")), threads=1)
+    x = image(1, 16, 70, 60)
+    y = map_network(net, da.from_array(x, chunks=(1, 16, 31, 40)), tile=40)
+    np.testing.assert_array_equal(y.compute(scheduler="threads"), net(x))
+    sent = pickle.loads(pickle.dumps(workers.worker_network(net)))
+    assert isinstance(sent, workers.WorkerNetwork)
 
 
 def test_arrays_that_workers_open_themselves(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import leanconv as lc
 from support.late_outputs import LATE, late_outputs
 from support.network_models import small, weights
 from support.page_blocks import ROOT, run_blocks
+from support.pruned_networks import chain
 
 ray = pytest.importorskip("ray", reason="leanconv[ray] is not installed")
 over_ray = pytest.importorskip("leanconv.ray", reason="leanconv[ray] is not installed")
@@ -99,6 +100,14 @@ def test_rows_that_fill_no_batch_are_computed_one_by_one() -> None:
     assert predictor({"x": x[:0]})["y"].shape == (0, 4, 1, 1)
     whole = np.round(images(3) * 9).astype(np.int8)
     assert same_bits(predictor({"x": whole})["y"], net(whole.astype(np.float32)))
+
+
+def test_a_pruned_network() -> None:
+    net = lc.load(chain((0.95, 0.9), batch="N"), threads=1, reproducible=True)
+    x = RANDOM.standard_normal((5, 64, 28, 28)).astype(np.float32)
+    found = over_ray.Predictor(net, over_ray.plan_batches(net, batch_size=2))({"x": x})["y1"]
+    assert same_bits(found, np.concatenate([net(x[n : n + 1]) for n in range(5)]))
+    assert {step.algorithm for step in net.plan.steps if step.op == "Conv"} == {"sparse"}
 
 
 def test_rows_of_several_shapes() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from leanconv.codegen.compiler import load_text
 from leanconv.codegen.emitter import Function, Value
 from support.emitted import integer_function
+from support.outlines import outline
 
 
 def test_loop_runs_over_the_range_with_a_step() -> None:
@@ -219,3 +220,16 @@ def test_chunks_give_every_coordinate_once() -> None:
     assert (out[31:] == -1).all()
     native(ctypes.addressof(table), 0, 60, None)
     assert out.tolist() == expected
+
+
+def test_an_outline_has_both_branches() -> None:
+    e = Function("two")
+    to = e.pointer(0, "float")
+    with e.chunks(4) as (i,):
+        with e.when(
+            i.compare("ult", 2), otherwise=lambda: e.store(e.const("float", 2.0), to.at(i))
+        ):
+            e.store(e.const("float", 1.0), to.at(i))
+    lines = [line.strip() for line in outline(e.finish()).splitlines()]
+    at = lines.index("if")
+    assert lines[at : at + 4] == ["if", "1 store", "else", "1 store"]

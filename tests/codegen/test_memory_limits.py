@@ -11,9 +11,20 @@ from pathlib import Path
 import pytest
 
 from leanconv.codegen import process_limits
-from leanconv.errors import LeanConvError, OutOfMemoryError
+from leanconv.errors import LeanConvError, OutOfMemoryError, memory_reported
 
 MIB = 2**20
+
+
+def test_an_exception_that_python_loses_is_memory_s() -> None:
+    @memory_reported("a step")
+    def step(said: str) -> None:
+        raise SystemError(said)
+
+    with pytest.raises(OutOfMemoryError, match="a step: memory could not be had"):
+        step("error return without exception set")
+    with pytest.raises(SystemError, match="bad argument"):
+        step("bad argument to internal function")
 
 
 def test_nothing_is_asked_for_where_nothing_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +99,8 @@ import leanconv as lc
 if "warm" in sys.argv:  # all of it under a limit, as `ulimit -v` in a shell sets it
     resource.setrlimit(resource.RLIMIT_AS, (2**34, resource.RLIM_INFINITY))
     lc.conv2d(np.ones((1, 3, 9, 9), "f4"), np.ones((5, 3, 3, 3), "f4"), threads=1)
+none = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+spare = bytearray(2**22)  # Python takes memory by the MiB: there may be none for an error's text
 x, w = np.ones((1, 8, 12, 12), "f4"), np.ones((16, 8, 3, 3), "f4")
 for room in sys.argv[2:]:
     read, write = os.pipe()
@@ -99,11 +112,13 @@ for room in sys.argv[2:]:
         try:
             lc.conv2d(x, w, threads=2)
             answer = lc.plan_conv2d(x.shape, w, threads=2, algorithm="winograd")(x)
-            os.write(write, b"works" if abs(answer.max() - 72) < 1e-3 else b"wrong")
-        except lc.LeanConvError as error:
-            os.write(write, f"{type(error).__name__}: {error}".encode())
+            said = b"works" if abs(answer.max() - 72) < 1e-3 else b"wrong"
         except BaseException as error:
-            os.write(write, f"foreign {type(error).__name__}: {error}".encode())
+            spare = b""  # without a limit again, for what follows is the test's own need
+            resource.setrlimit(resource.RLIMIT_AS, none)
+            ours = "" if isinstance(error, lc.LeanConvError) else "foreign "
+            said = f"{ours}{type(error).__name__}: {error}".encode()
+        os.write(write, said)
         os._exit(0)
     os.close(write)
     print(room, os.waitpid(child, 0)[1], os.read(read, 10000).decode())
@@ -140,9 +155,14 @@ def test_no_limit_ends_the_process(state: str, rooms: tuple[int, ...]) -> None:
     # left, an import (our first call's) never ends.
     endless = [int(room) for room, status, _ in rows if status == str(int(signal.SIGALRM))]
     assert all(room <= 3 for room in endless), rows
-    assert {status for room, status, _ in rows if int(room) not in endless} == {"0"}, rows
+    ended = {status for room, status, _ in rows if int(room) not in endless}
+    assert ended == {"0"}, (rows, done.stderr)
     answers = {int(room): answer for room, _, answer in rows if int(room) not in endless}
     kinds = {room: answer.split(":")[0] for room, answer in answers.items()}
-    assert set(kinds.values()) <= {"works", "OutOfMemoryError", "BackendError"}, answers
+    # Where there is no memory for an exception, CPython may lose it before any code of ours runs.
+    lost = {room for room, kind in kinds.items() if kind == "foreign SystemError"}
+    assert all(room <= 8 for room in lost), answers
+    others = {kind for room, kind in kinds.items() if room not in lost}
+    assert others <= {"works", "OutOfMemoryError", "BackendError"}, answers
     assert answers.get(rooms[0]) != "works"
     assert answers[rooms[-1]] == "works"

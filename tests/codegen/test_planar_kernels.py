@@ -170,11 +170,26 @@ def test_vectors_cover_every_column_once() -> None:
             assert sum(tile.count * sum(tile.live) for tile in tiles) == width
 
 
-def test_half_registers_are_used_only_where_they_are_as_fast() -> None:
-    for name, lanes in (("znver4", 8), ("znver5", 16), ("haswell", 8)):
-        kernel = kernel_of("g64ic64ih7oc64oh7kh3", preset(name), False, "planar")
+@pytest.mark.parametrize(
+    ("name", "width", "lanes"),
+    [("znver4", 7, 8), ("znver5", 7, 8), ("znver5", 9, 16), ("znver5", 24, 16), ("haswell", 7, 8)],
+)
+def test_half_registers_are_used_for_columns_that_fill_them(
+    name: str, width: int, lanes: int
+) -> None:
+    text = f"g64ic64ih{width}oc64oh{width}kh3ph1"
+    kernel = kernel_of(text, preset(name), False, "planar")
+    assert isinstance(kernel, PlanarDepthwise)
+    assert kernel.lanes == lanes
+
+
+def test_few_weights_of_a_channel_stay_in_registers() -> None:
+    for text, held in (("g64ic64ih14oc64oh14kh3ph1", True), ("g64ic64ih14oc64oh14kh7ph3", False)):
+        kernel = kernel_of(text, preset("znver5"), False, "planar")
         assert isinstance(kernel, PlanarDepthwise)
-        assert kernel.lanes == lanes
+        assert kernel.holds_weights == held
+        for loop in multiply_loops(assembly(kernel, preset("znver5"))):
+            assert not loop.vector_spills
 
 
 @pytest.mark.parametrize("name", ["znver4", "haswell", "neoverse-n1"])

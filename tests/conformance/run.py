@@ -15,7 +15,7 @@ import multiprocessing
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
@@ -47,16 +47,25 @@ onnx brings, compiled by leanconv and compared as the suite compares. *With cons
 holds shapes, axes and the like that the suite hands over as inputs. *As onnxruntime*: not what the
 suite has, but what onnxruntime gives. *Unnamed*: refused by a message that names no operator."""
 Found = Mapping[str, tuple[str, str]]
+Answer = Callable[[str], tuple[str, str]]
+
+
+def _of_case(name: str) -> tuple[str, str]:
+    return outcome(cases()[name])
 
 
 class Worker:
-    """A process that runs cases, one at a time."""
+    """A process that runs cases, one at a time.
 
-    def __init__(self) -> None:
+    Args:
+        answer: gives what becomes of the case of a name.
+    """
+
+    def __init__(self, answer: Answer = _of_case) -> None:
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("fork")  # so that cases are made once
         self.connection: Connection = ours
-        self._process = context.Process(target=_serve, args=(theirs, ours), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, ours, answer), daemon=True)
         self._process.start()
         theirs.close()
         self.name = ""
@@ -75,20 +84,22 @@ class Worker:
         return f"the process ended with exit code {self._process.exitcode}"
 
 
-def _serve(connection: Connection, other: Connection) -> None:
+def _serve(connection: Connection, other: Connection, answer: Answer) -> None:
     other.close()
     while True:
         try:
             name = connection.recv()
         except EOFError:
             return
-        connection.send(outcome(cases()[name]))
+        connection.send(answer(name))
 
 
-def run_all(names: Iterable[str], processes: int, limit_s: float) -> dict[str, tuple[str, str]]:
+def run_all(
+    names: Iterable[str], processes: int, limit_s: float, answer: Answer = _of_case
+) -> dict[str, tuple[str, str]]:
     """Outcomes by name. A case that takes longer than the limit is ended, and one that crashes."""
     waiting, found = list(reversed(list(names))), {}
-    workers = [Worker() for _ in range(min(processes, len(waiting)))]
+    workers = [Worker(answer) for _ in range(min(processes, len(waiting)))]
     busy: list[Worker] = []
     while waiting or busy:
         while waiting and workers:
@@ -109,7 +120,7 @@ def run_all(names: Iterable[str], processes: int, limit_s: float) -> dict[str, t
             except (EOFError, OSError) as error:
                 ended = worker.end()
                 found[worker.name] = OTHER, str(error) or ended
-                workers.append(Worker())
+                workers.append(Worker(answer))
         _show(len(found), len(found) + len(waiting) + len(busy))
     for worker in workers:
         worker.end()

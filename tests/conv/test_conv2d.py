@@ -23,9 +23,7 @@ from support.stated import check_stated
 
 BOTH = (FLOAT32, FLOAT64)
 # Compiling a kernel takes 20 to 500 ms: not too many examples, the same in every run.
-few = settings(
-    max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def run(problem: Problem, **more: object) -> np.ndarray:

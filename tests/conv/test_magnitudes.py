@@ -79,6 +79,54 @@ def test_huge_data_keep_the_error_up_to_the_largest_input(algorithm: str, dtype:
     assert inside > 1
 
 
+@functools.cache
+def _gradient(
+    algorithm: str, need: str, dtype: str
+) -> tuple[lc.GradientPlan, list[np.ndarray], np.ndarray]:
+    """A plan, what it reads, and what is exact."""
+    groups = 16 if algorithm == "depthwise" else 1
+    shapes, draw = ((2, 16, 17, 19), (16, 16 // groups, 3, 3)), np.random.default_rng(3)
+
+    def plan(of: str, name: str) -> lc.GradientPlan:
+        given = {"padding": 1, "groups": groups, "needs": (need,), "dtype": of, "threads": 1}
+        return lc.plan_conv2d_backward(*shapes, **given, algorithm=name)  # type: ignore[arg-type]
+
+    made = plan(dtype, algorithm)
+    arrays = [draw.standard_normal(each).astype(dtype) for each in (*shapes, made.dy_shape)]
+    wide = [np.asarray(each, np.float64) for each in arrays]
+    exact = next(each for each in plan("float64", "naive")(*wide) if each is not None)
+    return made, arrays, exact
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "need"),
+    [(name, "w") for name in ("direct", "winograd", "mec", "im2col", "naive", "depthwise")]
+    + [(name, "x") for name in ("direct", "winograd", "planar", "naive")],
+)
+def test_gradients_keep_the_error_between_their_magnitudes(algorithm: str, need: str) -> None:
+    plan, (x, w, dy), exact = _gradient(algorithm, need, FLOAT32)
+    given, sums = (x, np.abs(dy).sum((0, 2, 3))) if need == "w" else (dy, np.abs(w).sum((0, 2, 3)))
+    bounds, largest = plan.magnitudes, float(np.abs(exact).max())
+    assert bounds.least_result < FLOOR[FLOAT32]
+    assert f"errors are {bounds}" in plan.explain()
+    most = bounds.most_input / max(1.0, float(sums.max()))
+    inside, below = 0, []
+    for exponent in (*SMALL[FLOAT32], *HUGE[FLOAT32]):
+        factor = float(np.ldexp(1.0, exponent))
+        scaled = given * np.float32(factor)
+        with np.errstate(all="ignore"):
+            found = plan(scaled, w, dy) if need == "w" else plan(x, w, scaled)
+            result = next(each for each in found if each is not None)
+            error = _error(np.ldexp(result.astype(np.float64), -exponent), exact)
+        if largest * factor < bounds.least_result:
+            below.append(error)
+        elif float(np.abs(given).max()) * factor <= most:
+            assert error <= plan.predicted_error, exponent
+            inside += 1
+    assert inside > 5
+    assert max(below) > plan.predicted_error, "the least result could be a smaller one"
+
+
 @pytest.mark.parametrize("exponent", range(-126, -50, 4))
 def test_small_weights_are_not_transformed(exponent: int) -> None:
     draw = np.random.default_rng(5)
@@ -99,9 +147,9 @@ def test_small_weights_are_not_transformed(exponent: int) -> None:
 
 def test_weights_of_zeros_are_not_small() -> None:
     shape = (1, 32, 40, 40)
-    usual = lc.plan_conv2d(shape, np.ones((32, 32, 3, 3), np.float32), padding=1)
-    none = lc.plan_conv2d(shape, np.zeros((32, 32, 3, 3), np.float32), padding=1)
-    assert none.algorithm == usual.algorithm
+    zeros = np.zeros((32, 32, 3, 3), np.float32)
+    assert lc.plan_conv2d(shape, zeros, padding=1).algorithm == "sparse"
+    none = lc.plan_conv2d(shape, zeros, padding=1, algorithm="winograd")
     assert none.magnitudes.least_result == 0
 
 

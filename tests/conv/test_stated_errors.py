@@ -17,9 +17,7 @@ from support.problems import Problem
 from support.stated import check_stated
 
 FEW, MANY, ROUNDS = 4, 50, 3  # problems of a form: always, and in each round of all
-always = settings(
-    max_examples=FEW, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+always = settings(max_examples=FEW, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def _keeps_its_word(form: Form) -> Callable[[], None]:

@@ -14,9 +14,15 @@ import pytest
 
 import leanconv as lc
 from leanconv.api import compiled_conv, kept_plans
+from leanconv.api.compiled_conv import PackingConv
+from leanconv.api.conv_arguments import Constants, checked_spec
 from leanconv.api.layer_plan import CompiledLayer, PackedConstants
+from leanconv.api.options import PlanOptions
 from leanconv.codegen import compiler
 from leanconv.planner import compiled_network
+from leanconv.runtime.memory import SharedArena
+from leanconv.spec import ConvSpec
+from leanconv.spec.arguments import ConvArguments
 from support.cache_check import run_program
 
 RNG = np.random.default_rng(0)
@@ -249,3 +255,68 @@ def test_a_deep_copy_runs_while_its_plan_packs() -> None:
     right, other = plan(x, w), copy.deepcopy(plan)
     with plan._packing.held:  # else this thread would be refused as one within a run
         np.testing.assert_array_equal(other(x, w), right)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("algorithm", ["direct", "winograd:m=4", "im2col", "mec", "fft"])
+def test_one_native_call_packs_and_convolves(algorithm: str, dtype: str, threads: int) -> None:
+    """Weights in any order, with and without a bias, in an arena that others have used."""
+    x, bias = whole((2, 24, 9, 9), dtype), whole((40,), dtype)
+    options = PlanOptions(algorithm=algorithm, threads=threads, packs=True)
+    for order in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)):
+        w = whole((40, 24, 3, 3), dtype)
+        w = np.ascontiguousarray(w.transpose(order)).transpose(np.argsort(order))
+        for given in (Constants(w, bias), Constants(w)):
+            spec = checked_spec(x.shape, given, ConvArguments(1, 1, 1, 1, None, "NCHW"), False)
+            conv = PackingConv(spec, given, options)
+            arena = SharedArena()
+            conv = conv.copied(arena)
+            for _ in range(2):
+                assert arena.block is not None
+                arena.block.view(0, arena.block.bytes)[:] = 255
+                y = np.full(spec.output_shape, np.nan, dtype)
+                arrays = [each for each in (x, *given, y) if each is not None]
+                conv.run_at(*(each.ctypes.data for each in arrays))
+                wanted = lc.conv2d(x, w, given.bias, padding=1, algorithm="direct")
+                error = 1e-4 if dtype == "f4" else 1e-12
+                np.testing.assert_allclose(y, wanted, rtol=0, atol=error * abs(wanted).max())
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "winograd:m=4", "im2col"])
+def test_weights_are_read_in_the_order_in_which_they_lie(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels last, outputs last, and with others between them, which are copied."""
+    w = RNG.standard_normal((40, 24, 3, 3)).astype("f4")
+    x, bias = RNG.standard_normal((2, 24, 9, 9)).astype("f4"), np.arange(40, dtype="f4")
+    plan = lc.plan_conv2d(x.shape, w_shape=w.shape, padding=1, algorithm=algorithm)
+    wanted = plan(x, w, bias).copy()
+    made: list[str] = []
+    plain = compiler.emitted_instance
+    monkeypatch.setattr(
+        compiler, "emitted_instance", lambda *given: (made.append(""), plain(*given))[1]
+    )
+    for order in ((0, 2, 3, 1), (1, 2, 3, 0), (1, 0, 2, 3), (3, 2, 1, 0)):
+        back = np.argsort(order)
+        lying = np.ascontiguousarray(w.transpose(order)).transpose(back)
+        for _ in range(2):
+            np.testing.assert_allclose(plan(x, lying, bias), wanted, rtol=0, atol=3e-5)
+    seen = len(made)
+    np.testing.assert_array_equal(plan(x, np.repeat(w, 2, -1)[..., ::2], bias), wanted)
+    np.testing.assert_array_equal(plan(x, w.astype("f4", order="F"), bias), plan(x, w, bias))
+    assert len(made) == seen, "another array of the same order compiles nothing"
+
+
+def test_no_number_of_the_first_weights_decides() -> None:
+    """Runs pack others: small ones, or zeros, of the first must not choose for all."""
+    spec = ConvSpec.parse("mb4ic16ih14oc24oh14kh3ph1")
+    options = PlanOptions.checked(None, threads=1)._replace(packs=True)
+    found = set()
+    for fill in (1.0, 0.0, 1e-36):
+        w = np.full(spec.weight_shape, fill, np.float32)
+        problem, candidate = compiled_conv._chosen_candidate(spec, Constants(w), options, None)
+        found.add(str(candidate.choice.algorithm))
+        assert not problem.small_weights
+        assert problem.zeros is None
+    assert len(found) == 1

@@ -9,8 +9,10 @@ import pytest
 
 from leanconv.errors import ModelError
 from leanconv.graph.ops import infer
+from leanconv.graph.passes import GPU_PASSES, PASSES, run_passes
 from leanconv.graph.passes.fuse_blocks import fuse_blocks
 from leanconv.spec.activation import Activation
+from leanconv.types import FLOAT32
 from support.graph_builder import Builder, assert_equal, ops
 
 RELU6 = Activation("clip", (0.0, 6.0))
@@ -38,6 +40,18 @@ def test_an_inverted_residual_is_one_node() -> None:
     assert node.inputs[:2] == (x, x)
     assert node.name == graph.nodes[-1].name
     assert_equal(graph, fused)
+
+
+def test_blocks_of_zeros_stay_apart_where_kernels_leave_them_out() -> None:
+    b = Builder(FLOAT32)
+    x = b.input(1, 4, 6, 5)
+    w = [b.random.normal(size=shape) for shape in ((12, 4, 1, 1), (4, 12, 1, 1))]
+    for each in w:  # no channel is without weights
+        each[np.add.outer(*map(np.arange, each.shape[:2])) % 4 > 0] = 0
+    y = depthwise(b, b.conv(x, b.const(w[0]), activation=RELU6))
+    graph = b.graph(b.conv(y, b.const(w[1])))
+    assert ops(run_passes(graph, PASSES)) == ["Conv"] * 3
+    assert ops(run_passes(graph, GPU_PASSES)) == ["ConvChain"]
 
 
 def test_separable_convolutions_and_their_stem() -> None:

@@ -27,6 +27,7 @@ from support.damaged_models import FILES, FLOATS, NUMBERS, damaged_bytes, damage
 from support.hostile import ResidentPeak, cpu_limit
 from support.interpret import interpret
 from support.onnx_models import model
+from support.sparse_models import stated
 
 CASES = 100  # of damage
 CASE_SECONDS = 3.0  # of CPU time, for the slowest case; the usual one takes a few milliseconds
@@ -149,6 +150,9 @@ VALUES = {
     ),
     "strings": st.just([b"x"]),
     "tensor": NUMBER_LISTS.map(lambda n: numpy_helper.from_array(np.array(n, np.int64))),
+    "sparse tensor": NUMBER_LISTS.map(
+        lambda n: stated(numpy_helper.from_array(np.array(n, np.int64)), np.arange(len(n)), n)
+    ),
 }  # fmt: skip
 CONSTANTS = st.one_of(
     st.lists(st.sampled_from(NUMBERS), max_size=5).map(lambda n: np.array(n, np.int64)),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes import PASSES, run_passes
+from leanconv.graph.passes.drop_channels import drop_channels
 from leanconv.graph.passes.simplify import drop_dead
 from leanconv.types import FLOAT32
 from support.graph_builder import Builder, applied, assert_equal, ops
@@ -33,13 +34,26 @@ UNARY: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+class PrunedBuilder(Builder):
+    """Makes constants that are 0 for some places along their first two axes."""
+
+    def normal(self, *shape: int) -> str:
+        name = super().normal(*shape)
+        for axis in range(min(2, len(shape))):
+            if self.random.uniform() < 0.6:
+                dead = self.random.uniform(size=shape[axis]) < 0.5
+                self.constants[name][(slice(None),) * axis + (dead,)] = 0
+        return name
+
+
 class Grower:
     """Adds random nodes to a builder, reading what is there already, recent values most."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, pruned: bool = False) -> None:
         self.choice = random.Random(seed)
-        self.b = Builder(seed=seed)
-        n, c = self.choice.randint(1, 2), self.choice.choice([1, 2, 4])
+        self.most = 7 if pruned else 2  # outputs of a group
+        self.b = (PrunedBuilder if pruned else Builder)(seed=seed)
+        n, c = self.choice.randint(1, 2), self.choice.choice([3, 6, 7] if pruned else [1, 2, 4])
         extents = [self.choice.randint(1, 5) for _ in range(self.choice.choice([1, 2, 2, 2, 3]))]
         self.values = [self.b.input(n, c, *extents)]
         if self.choice.random() < 0.5:
@@ -63,6 +77,7 @@ class Grower:
             self.conv,
             self.conv,
             self.residual,
+            self.branches,
             self.batch_norm,
             self.dense,
             self.pad,
@@ -110,7 +125,7 @@ class Grower:
             return None
         c, spatial = shape[1], len(shape) - 2
         group = self.choice.choice([g for g in (1, 2, c) if c % g == 0])
-        out = group * self.choice.randint(1, 2)
+        out = group * self.choice.randint(1, self.most)
         kernel = [self.choice.randint(1, min(3, n)) for n in shape[2:]]
         given: dict[str, Any] = {"group": group}
         op, w = "Conv", (out, c // group, *kernel)
@@ -133,6 +148,24 @@ class Grower:
         for _ in range(self.choice.randint(1, 2)):
             y = self.b.op("Add", y, self.choice.choice(others))
         return y
+
+    def branches(self, x: str) -> str | None:
+        """Convolutions of one input, it itself, their norms and sums, in any order."""
+        shape = self.shape(x)
+        if not 3 <= len(shape) <= 5:
+            return None
+        spatial, group = len(shape) - 2, self.choice.choice([1, shape[1]])
+        parts = [x] if self.choice.random() < 0.4 else []
+        for _ in range(self.choice.randint(1, 3)):
+            half, step = self.choice.randint(0, 1), self.choice.randint(1, 2)
+            w = self.b.normal(shape[1], shape[1] // group, *(2 * half + 1 for _ in range(spatial)))
+            steps = {"pads": (half * step,) * (2 * spatial), "dilations": (step,) * spatial}
+            parts.append(self.b.conv(x, w, group=group, **steps))
+        while len(parts) > 1:
+            each = parts.pop(self.choice.randrange(len(parts)))
+            norm = self.choice.random() < 0.4
+            parts[-1] = self.b.op("Add", parts[-1], self.b.batch_norm(each) if norm else each)
+        return parts[0]
 
     def batch_norm(self, x: str) -> str | None:
         return self.b.batch_norm(x) if 2 <= len(self.shape(x)) <= 5 else None
@@ -198,6 +231,15 @@ def test_all_passes(seed: int, count: int) -> None:
     result = run_passes(graph, check=True)
     assert_equal(graph, result)
     assert not {"BatchNormalization", "Gemm", "MatMul"} & set(ops(result))
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=seeds, count=st.integers(5, 30))
+def test_dead_channels(seed: int, count: int) -> None:
+    graph = Grower(seed, pruned=True).grow(count)
+    before = run_passes(graph, PASSES[: PASSES.index(drop_channels)])
+    assert_equal(before, drop_channels(before))
+    assert_equal(graph, run_passes(graph, check=True))
 
 
 @settings(max_examples=200, deadline=None)

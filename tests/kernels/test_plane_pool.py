@@ -140,7 +140,7 @@ def test_any_window() -> None:
         shape = (draw(st.integers(1, 2)), draw(st.integers(1, 5)), *extents)
         return shape, window(kernel, strides, before + after, dilations, draw(st.booleans()))
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60, deadline=None)
     @given(drawn())
     def each(case: tuple[tuple[int, ...], dict[str, Any]]) -> None:
         shape, attributes = case

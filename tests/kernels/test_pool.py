@@ -110,7 +110,7 @@ def pool_cases(draw: st.DrawFn) -> tuple[str, tuple[int, ...], dict[str, Any]]:
 def test_any_pool() -> None:
     taken = []
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60, deadline=None)
     @given(pool_cases())
     def each(drawn: tuple[str, tuple[int, ...], dict[str, Any]]) -> None:
         op, shape, attributes = drawn

@@ -123,7 +123,7 @@ def test_any_pool() -> None:
         attributes = window(kernel, strides, before + after, dilations, ceil, include)
         return draw(st.sampled_from(["MaxPool", "AveragePool"])), shape, attributes
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(max_examples=60, deadline=None)
     @given(drawn())
     def each(case: tuple[str, tuple[int, ...], dict[str, Any]]) -> None:
         op, shape, attributes = case

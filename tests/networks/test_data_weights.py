@@ -151,18 +151,35 @@ def test_sums_of_codes_by_codes_that_are_data_are_exact() -> None:
     assert np.array_equal(lc.load(text).run(None, inputs)[0], expected(text, inputs))
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_without_a_kernel_windows_become_columns(
-    layer: Layer,
-) -> None:
+TRANSPOSED: list[Layer] = [
+    ((2, 8, 5, 6), (8, 3, 3, 4), {"strides": [2, 3], "pads": [1, 0, 1, 2], "group": 4}),
+    ((1, 6, 4, 4), (6, 5, 3, 3), {"strides": [2, 2], "pads": [1] * 4, "output_padding": [1, 1]}),
+    ((1, 4, 9, 8), (4, 3, 2, 2), {"pads": [3, 2, 4, 3], "dilations": [1, 2]}),
+    ((1, 3, 7), (3, 4, 1), {"strides": [3]}),
+    ((1, 2, 3, 4, 2), (2, 3, 2, 1, 3), {"strides": [2, 1, 1], "pads": [0, 0, 1] * 2}),
+]
+
+
+@pytest.mark.parametrize(("layer", "data"), [*itertools.product(TRANSPOSED, DATA[:3])])
+def test_transposed_convolutions(layer: Layer, data: Any) -> None:
+    (x, w, attributes), (bias, names) = layer, data
+    holds("ConvTranspose", x, w, bias, names, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("op", "layer"),
+    [*(("Conv", layer) for layer in LAYERS), *(("ConvTranspose", layer) for layer in TRANSPOSED)],
+)
+def test_without_a_kernel_windows_become_columns(op: str, layer: Layer) -> None:
     x, w, attributes = layer
     random = np.random.default_rng(3)
-    arrays = {"w": random.standard_normal(w), "b": random.standard_normal(w[0])}
+    outputs = w[0] if op == "Conv" else w[1] * attributes.get("group", 1)
+    arrays = {"w": random.standard_normal(w), "b": random.standard_normal(outputs)}
     kind = TensorProto.DOUBLE
-    model = file_of("Conv", x, arrays, ("w", "b"), kind=kind, **attributes)
+    model = file_of(op, x, arrays, ("w", "b"), kind=kind, **attributes)
     inputs = {"x": random.standard_normal(x), **arrays}
     graph = read_model(model).bind({name: array.shape for name, array in inputs.items()})
     composed = run_passes(graph, GPU_PASSES)
-    assert "DataConv" not in {node.op for node in composed.nodes}
+    assert not {"DataConv", "DataConvTranspose"} & {node.op for node in composed.nodes}
     (made,), (wanted,) = (interpret(each, inputs).values() for each in (composed, graph))
     np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-12 * np.abs(wanted).max())

@@ -34,3 +34,22 @@ def test_groups_beside_blocks(inputs: int, outputs: int) -> None:
     x = images(data, 1)
     found = lc.load(data, threads=1)(x)
     assert relative_error(found, by_numpy(data, {"x": x})["y"]) < 1e-5
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 3)])
+def test_transposed_groups_have_phases_without_a_tap_in_blocks_too(kernel: tuple[int, int]) -> None:
+    held = {
+        "w0": weights(GROUPS * 16, 3, 3, 3, seed=1),
+        "w1": weights(GROUPS * 16, 16, *kernel, seed=2) / 12,
+        "w2": weights(7, GROUPS * 16, 1, 1, seed=3) / 4,
+    }
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], pads=[1] * 4),
+        node("ConvTranspose", ["a", "w1"], ["b"], strides=[3, 3], group=GROUPS),
+        node("Conv", ["b", "w2"], ["y"]),
+    ]
+    size = (8 * 3 + kernel[0], 7 * 3 + kernel[1])
+    data = small(nodes, {"x": (1, 3, 9, 8)}, {"y": (1, 7, *size)}, held)
+    x = images(data, 1)
+    found = lc.load(data, threads=1)(x)
+    assert relative_error(found, by_numpy(data, {"x": x})["y"]) < 1e-5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 import leanconv as lc
 from leanconv.api.network import Network
 from support.onnx_models import Array
+from support.pruned_networks import PrunedNetwork
 from support.random_networks import RandomNetwork, largest_difference
+from support.sparse_models import sparsened
 
 Feed = dict[str, Array]
 
@@ -43,9 +46,11 @@ def strided(array: Array) -> Array:
     return wide[..., ::2]
 
 
-def run_every_way(seed: int, folder: Path) -> None:
+def run_every_way(
+    seed: int, folder: Path, draw: Callable[[int], RandomNetwork] = RandomNetwork
+) -> None:
     """Load a network, call it with all feeds, and once more with an option that the seed draws."""
-    case = RandomNetwork(seed)
+    case = draw(seed)
     data, threads = case.proto.SerializeToString(), 1 + seed % 3
     net = lc.load(data, threads=threads)
     answers = []
@@ -108,7 +113,20 @@ def _in_float64(
         assert largest_difference(found[name], array) <= _ERROR, name
 
 
-OPTIONS = (_within_the_least_limit, _reproducibly, _by_a_plan_file, _of_fixed_sizes, _in_float64)
+def _of_sparse_weights(
+    case: RandomNetwork, net: Network, feed: Feed, expected: Feed, folder: Path
+) -> None:
+    check_bits(lc.load(sparsened(case.proto)).run(feed), net.run(feed))
+
+
+OPTIONS = (
+    _within_the_least_limit,
+    _reproducibly,
+    _by_a_plan_file,
+    _of_fixed_sizes,
+    _in_float64,
+    _of_sparse_weights,
+)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -117,12 +135,20 @@ def test_they_are_right(seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert not caplog.records
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_pruned_ones_are_right(seed: int, tmp_path: Path) -> None:
+    run_every_way(seed, tmp_path, PrunedNetwork)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("block", range(10))
-def test_thousands_are_right(block: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("draw", [RandomNetwork, PrunedNetwork])
+def test_thousands_are_right(
+    draw: Callable[[int], RandomNetwork], block: int, tmp_path: Path
+) -> None:
     for seed in range(1000 + 300 * block, 1300 + 300 * block):
         try:
-            run_every_way(seed, tmp_path)
+            run_every_way(seed, tmp_path, draw)
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error

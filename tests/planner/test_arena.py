@@ -59,7 +59,7 @@ def test_nothing_alive_overlaps_and_the_total_is_the_end(buffers: list[Lifetime]
     assert all(offset % 64 == 0 for offset in offsets.values())
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None)
 @given(lifetimes(12))
 def test_the_arena_is_near_the_bound(buffers: list[Lifetime]) -> None:
     """First fit by size is within a small factor of the bound on anything."""

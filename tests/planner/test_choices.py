@@ -148,3 +148,16 @@ def test_what_is_named_is_kept(asked: list[str]) -> None:
     asked.clear()
     assert decisions.resolved_choices(graph(1), host(), ACCURACY, after) == after
     assert not asked
+
+
+def test_open_sizes_whose_choices_make_room_for_others(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network takes one choice that is known, and one for which all that is known is let go."""
+    monkeypatch.setattr(decisions, "_MOST_KNOWN", 0)
+    nodes = [helper.make_node("Conv", ["x", w], [y]) for w, y in ("va", "wb")]
+    held = {"v": np.ones((7, 5, 1, 1), np.float32), "w": np.ones((3, 5, 1, 1), np.float32)}
+    x = np.ones((1, 5, 4, 6), np.float32)
+    for count in (1, 2):
+        net = lc.load(model(nodes[:count], {"x": (1, 5, "h", "w")}, ["a", "b"][:count], held))
+        assert all(np.all(y == 5) for y in net.run({"x": x}).values())

@@ -17,6 +17,7 @@ from leanconv.cli.main import main
 from leanconv.errors import InputError, LeanConvError, ModelError, SpecError, UnsupportedError
 from leanconv.quantizer.samples import Arrays, checked_samples
 from support.networks_to_quantise import fixed_times, model, normal
+from support.pruned_networks import chain
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
 NANS = np.full((1, 4, 3, 3), np.nan, np.float32)
@@ -163,6 +164,25 @@ def test_a_transposed_convolution_is_quantised_as_others_are() -> None:
     (expected,) = judged(made.data, {"x": x})
     found = lc.load(made.data, threads=1)(x)
     np.testing.assert_allclose(found, expected, atol=0.05 * np.abs(expected).max())
+
+
+def test_zeros_of_a_pruned_network_stay_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which float32 leaves out and codes multiply: no more weights are not 0."""
+    fixed_times(monkeypatch)
+    built = chain((0.95, 0.9))
+    images = np.random.default_rng(0).standard_normal((10, 1, 64, 28, 28)).astype(np.float32)
+    made = lc.quantize(built, [{"x": each} for each in images], threads=1)
+    assert {layer.precision for layer in made.layers} == {"int8"}
+    graph = onnx.load_from_string(made.data).graph
+    arrays = [onnx.numpy_helper.to_array(each) for each in graph.initializer]
+    zeros = sorted(np.mean(each == 0) for each in arrays if each.ndim == 4)
+    assert len(zeros) == 2
+    assert (zeros[0] >= 0.895, zeros[1] >= 0.945) == (True, True)
+    net = lc.load(made.data, threads=1)
+    session = onnxruntime.InferenceSession(made.data, providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {"x": images[0]})
+    np.testing.assert_allclose(net(images[0]), wanted, rtol=0, atol=1e-5)
+    assert not any(step.algorithm == "sparse" for step in net.plan.steps)
 
 
 def test_softmax_over_several_axes_is_kept() -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from leanconv.graph.ir import Node
 from leanconv.graph.ops import evaluate_node
 from leanconv.reference import direct, fft, im2col, im2win, mec, winograd
-from leanconv.reference.decompose import Core, convolve_by
 from leanconv.reference.direct import convolve, seven_loops
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.activation import KINDS
 from leanconv.types import FLOAT64
+from support.plain_cores import Core, convolve_by
 from support.small_specs import operands, specs
 
 # Every algorithm; the end of a name, after a hyphen, is a variant of one.
@@ -42,7 +42,7 @@ EXACT = [name for name in CORES if not name.startswith(("winograd", "fft"))]
 ROUNDED = [name for name in CORES if name not in EXACT]
 # Written as Python loops over single elements or vectors.
 SLOW = {"direct", "im2win-base", "im2win-vector", "im2win-high"}
-few = settings(deadline=None, derandomize=True)
+few = settings(deadline=None)
 
 
 @settings(few, max_examples=60)

@@ -106,7 +106,7 @@ def test_workspace_of_separate_stages_over_mec(m: int, factors: dict[str, float]
         assert got == pytest.approx(factor, rel=0.05), name
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, max_examples=100)
 @given(specs(plain=True))
 def test_sizes_are_those_of_the_buffers(spec: ConvSpec) -> None:
     x, *_ = operands(spec, True)
@@ -120,7 +120,7 @@ def test_sizes_are_those_of_the_buffers(spec: ConvSpec) -> None:
     assert planes.size == formulas.im2win_elements(spec)
 
 
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, max_examples=200)
 @given(specs(plain=True))
 def test_savings_are_the_differences_where_strides_divide(spec: ConvSpec) -> None:
     (sh, sw), (kh, kw), (ih, iw) = spec.stride, spec.kernel, spec.size

@@ -25,7 +25,7 @@ def test_example_of_figure_2_5() -> None:
     np.testing.assert_array_equal(planes[0, 0], [0, 3, 1, 4, 2, 5, 3, 6, 4, 7, 5, 8])
 
 
-@settings(deadline=None, derandomize=True, max_examples=100)
+@settings(deadline=None, max_examples=100)
 @given(specs(plain=True))
 def test_windows_hold_what_the_index_says(spec: ConvSpec) -> None:
     x, *_ = operands(spec, True)

@@ -28,7 +28,7 @@ def test_example_of_figures_1_and_2() -> None:
     np.testing.assert_array_equal(mec.vanilla(image, kernel), expected[0, 0])
 
 
-@settings(deadline=None, derandomize=True, max_examples=40)
+@settings(deadline=None, max_examples=40)
 @given(specs(plain=True))
 def test_vanilla_is_algorithm_2_for_one_channel(spec: ConvSpec) -> None:
     x, w, *_ = operands(spec, True)
@@ -36,7 +36,7 @@ def test_vanilla_is_algorithm_2_for_one_channel(spec: ConvSpec) -> None:
     np.testing.assert_array_equal(y, mec.convolve(x[:1, :1], w[:1, :1], spec.stride)[0, 0])
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(specs(plain=True))
 def test_both_solutions_agree_and_the_lowered_tensor_has_its_size(spec: ConvSpec) -> None:
     x, w, *_ = operands(spec, True)

@@ -21,7 +21,7 @@ from support.loops import (
     loop,
     made,
 )
-from support.waiting import HANG_S
+from support.waiting import HANG_S, alarm
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_with_alarm(net: lc.Network, x: np.ndarray, delay: float) -> None:
     """The alarm is set where its exception is caught, however early it comes."""
-    signal.setitimer(signal.ITIMER_REAL, delay)
+    alarm(delay)
     net.run({"x": x})
 
 
@@ -49,7 +49,7 @@ def test_an_interrupt_ends_a_loop(threads: int) -> None:
             run_with_alarm(net, X, 0.2)
         assert time.process_time() - start < 20  # of minutes
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        alarm(0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -97,15 +97,16 @@ def test_a_run_after_an_interrupt_is_right() -> None:
     try:
         for delay in (0.001, 0.003, 0.004, 0.007):
             try:
-                signal.setitimer(signal.ITIMER_REAL, delay)
+                alarm(delay)
                 while True:
                     net.run({"x": X})
             except KeyboardInterrupt:
+                alarm(0)
                 interrupted += 1
             for name, array in net.run({"x": X}).items():
                 np.testing.assert_array_equal(array, wanted[name])
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        alarm(0)
         signal.signal(signal.SIGALRM, before)
     assert interrupted == 4
 
@@ -132,9 +133,9 @@ def test_an_interrupt_ends_a_loop_that_data_does_not(layer: str) -> None:
         for delay in (0.02, 0.08):  # long before it is ended for its many nodes
             with pytest.raises(KeyboardInterrupt):
                 run_with_alarm(net, np.minimum(X, 1), delay)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            alarm(0)
             x = np.maximum(X, 3)
             np.testing.assert_array_equal(net.run({"x": x})["y"], x)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        alarm(0)
         signal.signal(signal.SIGALRM, before)

@@ -26,6 +26,7 @@ from support.loops import X as LOOPED
 from support.loops import body, hold, loop, made
 from support.network_models import small, weights
 from support.onnx_models import model as onnx_model
+from support.waiting import alarm
 
 DEPTH = 12
 IMAGE = np.random.default_rng(0).standard_normal((1, 16, 32, 32)).astype(np.float32)
@@ -67,7 +68,7 @@ def alarms(handler: Callable[..., object]) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        alarm(0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -180,11 +181,12 @@ def test_interrupted_a_hundred_times(threads: int) -> None:
     with alarms(signal.default_int_handler):
         for _ in range(100):
             try:
-                signal.setitimer(signal.ITIMER_REAL, moment.uniform(1e-4, 3e-3))
+                alarm(moment.uniform(1e-4, 3e-3))
                 until = time.monotonic() + 10
                 while time.monotonic() < until:
                     net(IMAGE)
             except KeyboardInterrupt:
+                alarm(0)
                 seen += 1
             np.testing.assert_array_equal(net(IMAGE), expected)
     assert seen == 100

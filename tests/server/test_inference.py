@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import leanconv as lc
+from support.pruned_networks import chain
 from support.served import Running, binary_request, results, serving, small_net
 
 RANDOM = np.random.default_rng(1)
@@ -21,6 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small_net(made / "one.onnx")
     small_net(made / "wide.onnx", width="W")
     small_net(made / "mixed.onnx", mixes=True)
+    (made / "pruned.onnx").write_bytes(chain((0.95, 0.9), k=3, batch="N"))
     small_net(made / "fixed" / "2" / "model.onnx", batch=2)
     small_net(made / "fixed" / "10" / "model.onnx", batch=1)
     return made
@@ -105,6 +107,15 @@ def test_shapes_that_are_new_are_planned(served: Running, folder: Path) -> None:
     assert bad.status_code == 400
 
 
+def test_a_pruned_network(served: Running, folder: Path) -> None:
+    x = RANDOM.standard_normal((3, 64, 28, 28)).astype(np.float32)
+    alone = [expected(folder, "pruned", x[n : n + 1]) for n in range(3)]
+    for count in (1, 3):
+        body, headers = binary_request({"x": x[:count]})
+        answer = served.client.post("/v2/models/pruned/infer", content=body, headers=headers)
+        assert np.array_equal(results(answer)["y1"], np.concatenate(alone[:count]))
+
+
 def test_versions(served: Running, folder: Path) -> None:
     assert served.client.get("/v2/models/fixed").json()["versions"] == ["2", "10"]
     x = images(2)
@@ -128,7 +139,7 @@ def test_metadata_and_health(served: Running) -> None:
     }
     index = client.post("/v2/repository/index").json()
     assert ("fixed", "10", "READY") in [(r["name"], r["version"], r["state"]) for r in index]
-    assert len(index) == 5
+    assert len(index) == 6
 
 
 def test_metrics(served: Running) -> None:
@@ -160,7 +171,7 @@ def test_a_client_of_triton(served: Running, folder: Path) -> None:
         assert client.is_model_ready("one")
         assert client.get_server_metadata()["name"] == "leanconv"
         assert client.get_model_metadata("one")["inputs"][0]["datatype"] == "FP32"
-        assert len(client.get_model_repository_index()) == 5
+        assert len(client.get_model_repository_index()) == 6
         x = images(3)
         for binary in (True, False):
             given = http.InferInput("x", x.shape, "FP32")

@@ -224,7 +224,6 @@ def lines(draw: st.DrawFn) -> str:
 def test_any_text_is_a_problem_or_a_spec_error() -> None:
     read, refused = 0, 0
 
-    @settings(derandomize=True)
     @given(lines() | st.text(alphabet=LETTERS, max_size=30))
     def each(text: str) -> None:
         nonlocal read, refused

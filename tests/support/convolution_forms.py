@@ -50,6 +50,9 @@ FORMS = (
     Form("planar", long=True),
     Form("depthwise"),
     Form("depthwise", long=True),
+    Form("separable"),
+    Form("sparse"),
+    Form("sparse", long=True),
     Form("im2col"),
     Form("im2col:rows=whole"),
     Form("im2col:rows={}", 60),
@@ -106,7 +109,8 @@ def cases(draw: st.DrawFn, form: Form) -> tuple[Problem, str, str]:
     if form.long:
         problem = draw(long_kernels(activations, BOTH))
     else:
-        channels = ("depthwise",) if form.name == "depthwise" else ANY_CHANNELS
+        apart = form.name in ("depthwise", "separable")
+        channels = ("depthwise",) if apart else ANY_CHANNELS
         problem = draw(problems(activations, BOTH, form.flat, channels))
     holes = form.text.count("{}")
     numbers = [draw(st.integers(1, form.most)) for _ in range(holes)]

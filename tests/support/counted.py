@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -34,12 +35,15 @@ def lines_of(work: Callable[[], object], most: float = float("inf")) -> int:
     def call(frame: FrameType, _event: str, _arg: Any) -> Any:
         return line if frame.f_code.co_filename.startswith(_PACKAGE) else None
 
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # what ends then was made by others
     sys.settrace(call)
     try:
         work()
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return count
 
 

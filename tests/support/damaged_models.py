@@ -1,4 +1,4 @@
-"""Three sound models, and seeded damage to their bytes and to the fields of their messages."""
+"""Sound models, and seeded damage to their bytes and to the fields of their messages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onnx import helper
 
 from support.control_flow import branch, graph, node
 from support.onnx_models import model, small_cnn
+from support.sparse_models import sparsened
 
 NUMBERS = [0, 1, -1, 2, 3, 7, 64, 2**31 - 1, 2**31, 2**32, 2**60, 2**62, 2**63 - 1, -(2**63)]
 FLOATS = [0.0, -1.0, 1e30, float("nan"), float("inf"), -float("inf"), 1e-40]
@@ -152,7 +153,14 @@ def moved_and_sampled() -> onnx.ModelProto:
     return model(nodes, {"x": (1, 4, 8, 8)}, ["y"], held, 20)
 
 
-MODELS = [small_cnn(), shapes_and_pools(), values_and_loops(), moved_and_sampled()]
+MODELS = [
+    small_cnn(),
+    shapes_and_pools(),
+    values_and_loops(),
+    moved_and_sampled(),
+    sparsened(small_cnn(), coo=True),
+    sparsened(values_and_loops()),
+]
 FILES = [each.SerializeToString() for each in MODELS]
 
 

@@ -146,6 +146,7 @@ def cases(op: str) -> list[Case]:
         *_indexed(op),
         *_convolutions(op),
         *_data_convolutions(op),
+        *_weight_gradients(op),
         *_transposed(op),
         *_chains(op),
         *_of_codes(op),
@@ -365,25 +366,50 @@ def _indexed(op: str) -> Iterator[Case]:
 
 def _data_convolutions(op: str) -> Iterator[Case]:
     """Convolutions whose weights, and in some whose bias, are data."""
-    if op != "DataConv":
+    if op not in ("DataConv", "DataConvTranspose"):
         return
-    for inputs, outputs, groups, kernel, strides in (
-        (20, 20, 1, (3, 3), (1, 1)),
-        (32, 64, 2, (1, 1), (1, 1)),
-        (20, 40, 20, (3, 3), (2, 1)),
-        (3, 20, 1, (5, 5), (1, 1)),
+    upward = op == "DataConvTranspose"
+    for inputs, outputs, groups, kernel, strides, taps_first in (
+        (20, 20, 1, (3, 3), (1, 1), False),
+        (32, 64, 2, (1, 1), (1, 1), False),
+        (20, 40, 20, (3, 3), (2, 1), False),
+        (3, 20, 1, (5, 5), (1, 1), True),
+        (20, 20, 1, (4, 2), (2, 2), True),
     ):
-        pads = tuple(k // 2 for k in kernel) * 2
+        pads = tuple((k - 1) // 2 for k in kernel) * 2
+        rows, columns = (inputs, outputs) if upward else (outputs, inputs)
         given = {
             "x0": single_nodes.array(2, inputs, 9, 8),
-            "x1": single_nodes.array(outputs, inputs // groups * kernel[0] * kernel[1]),
+            "x1": single_nodes.array(rows, columns // groups * kernel[0] * kernel[1]),
             "x2": single_nodes.array(outputs),
         }
         window = {"strides": strides, "pads": pads, "dilations": (1, 1), "group": groups}
+        window |= {"kernel_shape": kernel, "taps_first": taps_first}
+        window |= {"output_padding": tuple(s - 1 for s in strides)} if upward else {}
         for exact, names in ((False, ("x0", "x1", "x2")), (True, ("x0", "x1"))):
-            attributes = {**window, "kernel_shape": kernel, "exact": exact}
             held = {name: given[name] for name in names}
-            yield Case(*one_node(op, held, {}, names, attributes), held)
+            yield Case(*one_node(op, held, {}, names, {**window, "exact": exact}), held)
+
+
+def _weight_gradients(op: str) -> Iterator[Case]:
+    """Gradients of weights, of one group or several."""
+    if op != "ConvWeightGradient":
+        return
+    for inputs, outputs, groups, kernel, strides, with_bias in (
+        (20, 20, 1, (3, 3), (1, 1), True),
+        (32, 64, 2, (1, 1), (1, 1), False),
+        (20, 40, 20, (3, 3), (2, 1), True),
+        (3, 20, 1, (5, 5), (1, 1), False),
+    ):
+        pads = tuple(k // 2 for k in kernel) * 2
+        out = tuple(-(-size // step) for size, step in zip((9, 8), strides, strict=True))
+        given = {
+            "x0": single_nodes.array(2, inputs, 9, 8),
+            "x1": single_nodes.array(2, outputs, *out),
+        }
+        attributes = {"strides": strides, "pads": pads, "dilations": (1, 1), "group": groups}
+        attributes |= {"kernel_shape": kernel, "with_bias": with_bias}
+        yield Case(*one_node(op, given, {}, tuple(given), attributes), given)
 
 
 def _splits(op: str) -> Iterator[Case]:
@@ -430,6 +456,10 @@ def _convolutions(op: str) -> Iterator[Case]:
         w = b.normal(outputs, inputs // groups, *kernel)
         pads = tuple(k // 2 for k in kernel) * 2
         yield _one(b, b.conv(x, w, *more, group=groups, pads=pads, activation=activation))
+    b, random = Builder(FLOAT32), np.random.default_rng(0)
+    filters = random.normal(size=(20, 1, 7, 1)) * random.normal(size=(20, 1, 1, 7))
+    x, w = b.input(1, 20, 40, 40), b.const(filters.astype(FLOAT32.numpy))  # separable ones
+    yield _one(b, b.conv(x, w, group=20, pads=(3,) * 4))
     for residual in (False, True):
         b = Builder(FLOAT32)
         x = b.input(1, 20, 8, 7)

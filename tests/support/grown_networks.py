@@ -176,10 +176,14 @@ class GrownNetwork:
             else:
                 return
 
+    def _ends(self, names: list[str]) -> list[str]:
+        """Which of the values that there are become outputs, in their order."""
+        return names[-5:]
+
     def _finished(self) -> bool:
         """Make the whole model; False where ONNX Runtime contradicts itself about shapes."""
         made = {name for each in self._nodes for name in each.output}
-        ends = [name for name in self._values if name in made and name[0] != "n"][-5:]
+        ends = self._ends([name for name in self._values if name in made and name[0] != "n"])
         self.proto = self._model(self._nodes, ["x"], ends)
         for info in self.proto.graph.output:
             kind = helper.np_dtype_to_tensor_dtype(self._values[info.name][0].dtype)

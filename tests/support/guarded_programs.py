@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from leanconv.algorithms import Candidate
-from leanconv.api import compiled_conv, compiled_graph, layer_plan
+from leanconv.api import compiled_conv, compiled_graph, gradient_part, layer_plan
+from leanconv.api.gradient_part import GradientPart
 from leanconv.api.layer_plan import CompiledLayer
 from leanconv.codegen.lowered import PackCall
 from leanconv.planner import (
@@ -46,7 +47,7 @@ from leanconv.runtime.portable import (
 from leanconv.runtime.program import Place, Program, Slot, Stage
 from leanconv.runtime.segmented_program import Files, StreamProgram
 from leanconv.spec.format import ALIGNMENT, aligned_offsets
-from support import guard_pages
+from support import gradients, guard_pages
 from support.guard_pages import Region
 
 _SCRATCH, _STRIDE = 4, 5  # words of a stage in a program's table
@@ -92,7 +93,8 @@ class ArenaValues:
                     place = storage.offsets[name]
                     buffer, start = self.find(time, place)
                     end = place - start + lowered.bytes[name]
-                    self.bytes[buffer] = max(self.bytes.get(buffer, 0), end)
+                    own = lowered.bytes.get(buffer, 0)  # pieces of what is packed have none
+                    self.bytes[buffer] = max(self.bytes.get(buffer, own), end)
 
     def find(self, time: int, offset: int) -> tuple[str, int]:
         """The buffer that holds a byte of the arena during a call, and where it begins."""
@@ -357,11 +359,12 @@ def install(patch: pytest.MonkeyPatch, side: str) -> None:
     patch.setattr(compiled_network, "keep_constants", _keeping(compiled_network.keep_constants))
     patch.setattr(weights, "fill_weights", _filling(weights.fill_weights))
     patch.setattr(packing.Preparation, "__init__", _preparing(packing.Preparation.__init__))
-    patch.setattr(CompiledLayer, "_link", _linking(CompiledLayer._link))
-    for module in (compiled_conv, tuner):
+    patch.setattr(CompiledLayer, "_link", _linking(CompiledLayer._link, _ends_of_layer))
+    patch.setattr(GradientPart, "linked", _linking(GradientPart.linked, _ends_of_gradient))
+    for module in (compiled_conv, tuner, gradients):
         patch.setattr(module, "candidate_program", _of_candidate(module.candidate_program))
     patch.setattr(compiled_graph, "place", _of_network(compiled_graph.place))
-    for module in (layer_plan, tuner):
+    for module in (layer_plan, gradient_part, tuner, gradients):
         patch.setattr(module, "told_program", _telling(module.told_program))
 
 
@@ -462,18 +465,27 @@ def _preparing(plain: Callable[..., None]) -> Callable[..., None]:
     return make
 
 
-def _linking(plain: Callable[..., None]) -> Callable[..., None]:
-    def link(self: CompiledLayer) -> None:
-        spec = self.spec
-        x, y = prod(spec.input_shape) * self.x.bytes, prod(spec.output_shape) * self.y.bytes
-        residual = [y] if getattr(spec, "residual", False) else []
-        _pending.ends = [x, *residual, y]
+def _linking(plain: Callable[..., Any], ends: Callable[[Any], list[int]]) -> Callable[..., Any]:
+    def link(self: Any, *given: Any) -> Any:
+        _pending.ends = ends(self)
         try:
-            plain(self)
+            return plain(self, *given)
         finally:
             _pending.ends = ()
 
     return link
+
+
+def _ends_of_layer(plan: CompiledLayer) -> list[int]:
+    """Bytes of each array that a run is given, results last."""
+    spec = plan.spec
+    x, y = prod(spec.input_shape) * plan.x.bytes, prod(spec.output_shape) * plan.y.bytes
+    return [x, *([y] if getattr(spec, "residual", False) else []), y]
+
+
+def _ends_of_gradient(part: GradientPart) -> list[int]:
+    lowered = part.made.lowered
+    return [lowered.bytes[name] for name in (*lowered.inputs, *lowered.outputs)]
 
 
 def _of_candidate(plain: Callable[..., Any]) -> Callable[..., Any]:

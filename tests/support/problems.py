@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+import leanconv as lc
 from leanconv.reference.direct import convolve
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.conv import effective_extent
@@ -215,3 +216,35 @@ def long_kernels(
         *draw(_epilogue(activations)),
     )
     return Problem(spec, draw(st.integers(0, 2**16)))
+
+
+def run_planned(
+    problem: Problem, w: np.ndarray, algorithm: str, threads: int = 1, whole: bool = False
+) -> tuple[np.ndarray, float]:
+    """Plan, and run twice into a guarded array full of NaN; also the stated error.
+
+    Args:
+        problem, whole: of which all arrays but the weights are.
+        w: the weights.
+        algorithm: that is named.
+        threads: that take part.
+    """
+    spec, arrays = problem.spec, problem.arrays(whole)
+    plan = lc.plan_conv2d(
+        spec.input_shape,
+        w,
+        arrays.bias,
+        residual=spec.residual,
+        slope=arrays.slope,
+        algorithm=algorithm,
+        threads=threads,
+        **problem.options,
+    )
+    assert plan.algorithm == algorithm
+    assert plan.used_bytes == plan.memory_bytes
+    out = Guarded.unwritten(spec.output_shape, spec.dtype)
+    for _ in range(2):  # nothing may depend on what an earlier run left in the workspace
+        out.array[...] = np.nan
+        plan(arrays.x, out=out.array, residual=arrays.residual)
+    out.check()
+    return out.array, plan.predicted_error

@@ -146,6 +146,24 @@ class RandomNetwork(GrownNetwork):
         given = {"group": group, "strides": strides, "pads": self._each(2 * axes, 0, 1)}
         self._clipped(self._add("ConvTranspose", f"{x} {w}", **given))
 
+    def _op_convs_by_data(self) -> None:
+        """A convolution, or a transposed one, whose weights and bias each run computes."""
+        x, channels, axes = self._spatial((3, 4))
+        group = self._one_of([g for g in (1, 1, 2, channels) if channels % g == 0])
+        own, kernel = self._one_of((1, 2, 5, 8, 17)), self._each(axes, 1, 4)
+        given = {"group": group, "strides": self._each(axes, 1, 3)}
+        up = bool(self._int(2))
+        shape = (channels, own) if up else (group * own, channels // group)
+        largest = self._add("ReduceMax", x, keepdims=0)
+        nothing = self._add("Mul", f"{largest} {self._const(np.float32(0))}")
+        w = self._add("Add", f"{self._weights(*shape, *kernel)} {nothing}")
+        read = f"{x} {w}"
+        if self._int(2):
+            read += " " + self._add("Add", f"{self._weights(group * own)} {nothing}")
+        most = 1 if up else 3
+        given |= {"pads": self._each(2 * axes, 0, most), "dilations": self._each(axes, 1, 2)}
+        self._clipped(self._add("ConvTranspose" if up else "Conv", read, **given))
+
     def _op_block(self) -> None:
         """An inverted residual: 1x1, depthwise, 1x1, the input added."""
         x, channels, axes = self._spatial((4,))
@@ -157,6 +175,25 @@ class RandomNetwork(GrownNetwork):
             y = self._add("Conv", f"{y} {w}", group=group, pads=[pad] * 2 * axes)
             y = self._clipped(y)
         self._add("Add", f"{y} {x}")
+
+    def _op_summed_convs(self) -> None:
+        """A sum of convolutions of one input, and of it itself, times numbers: RepVGG's blocks."""
+        x, channels, axes = self._spatial((3, 4))
+        nodes: list[onnx.NodeProto] = []
+
+        def add(op: str, inputs: str, **attributes: Any) -> str:
+            nodes.append(node(op, inputs, self._new(), **attributes))
+            return str(nodes[-1].output[0])
+
+        group = self._one_of((1, channels)) if channels <= 8 else channels  # no transforms: exact
+        total = x if self._int(2) else ""
+        for half in self._one_of(((1, 0), (0, 0), (1, 1, 0), (2, 1))):
+            w = self._weights(channels, channels // group, *[2 * half + 1] * axes)
+            y = add("Conv", f"{x} {w}", group=group, pads=[half] * 2 * axes)
+            if self._int(2):
+                y = add("Mul", f"{y} {self._weights(channels, *[1] * axes)}")
+            total = add("Add", f"{total} {y}") if total else y
+        self._clipped(self._emit(nodes, total))
 
     def _op_matmul(self) -> None:
         x = self._some((2, 3, 4))

@@ -164,6 +164,8 @@ def _of_graph(graph: onnx.GraphProto) -> Iterator[Place]:
                 yield _field(f"{value.name}[{number}]", dim, "dim_value")
     for tensor in graph.initializer:
         yield from _of_tensor(tensor)
+    for held in graph.sparse_initializer:
+        yield from _of_sparse(held)
     for each in graph.node:
         for attribute in each.attribute:
             yield from _of_attribute(f"{each.op_type}.{attribute.name}", attribute)
@@ -189,10 +191,18 @@ def _of_attribute(name: str, attribute: AttributeProto) -> Iterator[Place]:
         yield _field(name, attribute, "f")
     elif attribute.type == AttributeProto.TENSOR:
         yield from _of_tensor(attribute.t)
+    elif attribute.type == AttributeProto.SPARSE_TENSOR:
+        yield from _of_sparse(attribute.sparse_tensor)
     elif attribute.type == AttributeProto.GRAPH:
         yield from _of_graph(attribute.g)
     yield from _items(name, attribute.ints)
     yield from _items(name, attribute.floats)
+
+
+def _of_sparse(held: onnx.SparseTensorProto) -> Iterator[Place]:
+    yield from _items(f"{held.values.name} sparse dims", held.dims)
+    yield from _of_tensor(held.values)
+    yield from _of_tensor(held.indices)
 
 
 def _of_tensor(tensor: onnx.TensorProto) -> Iterator[Place]:

@@ -29,8 +29,8 @@ from support.guarded import Guarded
 from support.problems import Arrays, Problem
 
 ROUNDOFF = {FLOAT32: 2.0**-24, FLOAT64: 2.0**-53}
-# Algorithms that multiply transformed numbers: whole numbers do not stay whole.
-ROUNDING = ("winograd", "fft")
+# Algorithms that multiply transformed numbers, or factors: whole numbers do not stay whole.
+ROUNDING = ("winograd", "fft", "separable")
 # Numbers of random sign; inputs above zero, as after a ReLU; all above zero; whole numbers from 1
 # to 3 of random sign (no zeros: transforms round with the terms that a zero takes out of a sum).
 KINDS = ("normal", "uniform", "offset", "positive", "whole")

@@ -41,7 +41,8 @@ def check_template(model: Model, shapes: Mapping[str, Shape]) -> Templates:
     for _ in range(2):  # made, then found
         found = templates.graph(given)
         if graph_text(found) != graph_text(direct):
-            assert _has_sized(templates)
+            # Of open channels none leave the network.
+            assert _has_sized(templates) or direct.dropped
             _check_alike(found, direct)
     return templates
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 
@@ -18,3 +19,12 @@ def wait_until(holds: Callable[[], object]) -> None:
     while not holds():
         assert time.monotonic() < end, f"not so after {HANG_S:g} s"
         time.sleep(0.002)
+
+
+def alarm(delay: float) -> None:
+    """Ring after `delay` seconds, and again: Python drops what is raised while it finalises.
+
+    Args:
+        delay: 0 ends it.
+    """
+    signal.setitimer(signal.ITIMER_REAL, delay, 0.5)

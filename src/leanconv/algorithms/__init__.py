@@ -19,6 +19,8 @@ ALGORITHMS = _table(
         "planar": "leanconv.algorithms.planar.PLANAR",
         "direct": "leanconv.algorithms.direct.DIRECT",
         "winograd": "leanconv.algorithms.winograd.WINOGRAD",
+        "sparse": "leanconv.algorithms.sparse.SPARSE",
+        "separable": "leanconv.algorithms.separable.SEPARABLE",
         "fft": "leanconv.algorithms.fft.FFT",
         "naive": "leanconv.algorithms.naive.NAIVE",
         "im2col": "leanconv.algorithms.unfold.IM2COL",
@@ -26,7 +28,28 @@ ALGORITHMS = _table(
         "im2win": "leanconv.algorithms.unfold.IM2WIN",
     }
 )
+# What a problem must say of its weights for an algorithm to take fewer products than taps.
+BY_WEIGHTS = {"sparse": "zeros", "separable": "factors"}
 # Algorithms that need instructions of some processors, and blocks of channels.
 MACHINE_ALGORITHMS = _table({"amx": "leanconv.algorithms.amx.AMX"})
+# Methods of the gradient of the weights: see `spec.conv.Propagation`.
+WEIGHT_GRADIENTS = _table(
+    {
+        "depthwise": "leanconv.algorithms.weight_gradient.DEPTHWISE",
+        "direct": "leanconv.algorithms.weight_gradient.DIRECT",
+        "winograd": "leanconv.algorithms.weight_gradient.WINOGRAD",
+        "naive": "leanconv.algorithms.weight_gradient.NAIVE",
+        "im2col": "leanconv.algorithms.weight_gradient.IM2COL",
+        "mec": "leanconv.algorithms.weight_gradient.MEC",
+    }
+)
 
-__all__ = ["ALGORITHMS", "MACHINE_ALGORITHMS", "Algorithm", "Candidate", "Problem"]
+__all__ = [
+    "ALGORITHMS",
+    "BY_WEIGHTS",
+    "MACHINE_ALGORITHMS",
+    "WEIGHT_GRADIENTS",
+    "Algorithm",
+    "Candidate",
+    "Problem",
+]

@@ -28,9 +28,10 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.kernels.packing import copied
 from leanconv.records import dataclass, field, replace
+from leanconv.spec.conv import Propagation
 from leanconv.spec.format import aligned
 from leanconv.target import Target
-from leanconv.types import FLOAT32, FLOATS, HALVES, SINGLE, Precision
+from leanconv.types import FLOAT32, FLOATS, HALVES, SINGLE, DType, Precision
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,18 @@ class KernelUse:
     roles: tuple[str, ...]
 
 
-_PACKING_CYCLES = 2  # of an element that is packed
-_PACKED_ROLES = frozenset({"w", "bias", "slope", "scale", "quantisation", "runs"})
+_PACKED_ROLES = frozenset(
+    {"w", "bias", "slope", "scale", "quantisation", "runs", "places", "heads", "firsts"}
+)
 # Makes the calls that pack (weights, {"bias": …, "slope": …}) into constants by role: their pieces,
 # one after the other. The weights may be any view of an array.
 PackingOf = Callable[[np.ndarray, Mapping[str, np.ndarray]], dict[str, list[PackCall]]]
+
+
+def packs_nothing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
+    """Return no calls: the packing of a candidate without constants."""
+    del w, channels
+    return {}
 
 
 def constant_bytes(kernels: Iterable[KernelUse]) -> dict[str, int]:
@@ -74,15 +82,20 @@ class Candidate:
         temporaries: bytes of each buffer between the kernels.
         details: the choice of tiles and the like, for people: `"tile 14x2"`.
         weight_bytes: of transformed weights, where they are larger than the weights given.
+        pattern: of weights that are packed by where they are 0; others are packed otherwise.
+        of_values: whether the calls hold numbers that are made of the weights: others need calls of
+            their own, which raise InputError for weights that are not alike.
         losses: of numbers too small or too large; those of plain sums if None.
     """
 
     choice: Choice
     kernels: tuple[KernelUse, ...]
-    packing: PackingOf
+    packing: PackingOf = packs_nothing
     temporaries: Mapping[str, int] = field(default_factory=dict)
     details: str = ""
     weight_bytes: int = 0
+    pattern: str = ""
+    of_values: bool = False
     losses: Losses | None = None
 
     @property
@@ -104,22 +117,37 @@ class Candidate:
         """Return the bytes of temporaries and of all threads' scratch in a run."""
         return self.shared_bytes + self.scratch_bytes * threads
 
-    def packing_cycles(self, itemsize: int) -> float:
-        """Cycles of one core in which its constants are packed, where each run packs them."""
-        return _PACKING_CYCLES * sum(self.constant_bytes.values()) / itemsize
+    def packing_cycles(
+        self, problem: Problem, target: Target, shape: Sequence[int] | None = None
+    ) -> float:
+        """Return the cycles of one core in which each run packs the weights.
+
+        Args:
+            problem: that it is for.
+            target: the machine.
+            shape: of the weights as they are packed; (K, C/g, kd, kh, kw) if None.
+        """
+        conv = problem.conv
+        shape = shape or (conv.out_channels, conv.inputs, *conv.window.kernel)
+        w = np.empty(shape, conv.precision.w.numpy)  # of any content, which nobody reads
+        calls = (call for calls in self.packing(w, {}).values() for call in calls)
+        return sum(call.kernel.packing_cycles(target) for call in calls)
 
     def packing_recipe(self, channels: Sequence[object]) -> Hashable:
-        """Return a key of how the weights are packed; None if other tables depend on the sizes.
+        """Return a key of how the weights are packed.
+
+        None if other tables depend on the sizes, or what is packed is made of the weights' values.
 
         A packing is decided by what is form in a kernel: channels, groups, taps, lanes, tile.
 
         Args:
             channels: names of the constants beside the weights.
         """
-        if not self.constant_bytes.keys() <= _PACKED_ROLES:
+        if self.of_values or not self.constant_bytes.keys() <= _PACKED_ROLES:
             return None
         choice = replace(self.choice, cycles=0.0, error=0.0)
-        return str(choice), tuple(use.kernel.packing for use in self.kernels), tuple(channels)
+        kernels = tuple(use.kernel.packing for use in self.kernels)
+        return str(choice), kernels, tuple(channels), self.pattern
 
 
 def is_one_float(precision: Precision) -> bool:
@@ -143,6 +171,7 @@ class Algorithm(Generic[P]):
             rejected; raises SpecError for a parameter that makes no sense there.
         automatic: whether it is considered if the user names no algorithm.
         plausible: a cheap test whether it may be the fastest; otherwise it is not costed.
+        unlikely: why it may not be for a problem, for people.
         choices: choices of its parameters that may be the fastest, the cheapest by estimate first;
             with `lean` also the fastest of those that need less memory. None if `make` is the
             only choice.
@@ -165,6 +194,7 @@ class Algorithm(Generic[P]):
     make: Callable[[Problem, Target, P], Candidate]
     automatic: bool = True
     plausible: Callable[[Problem], bool] = lambda _: True
+    unlikely: Callable[[Problem], str] = lambda _: "too few channels or taps to pay"
     choices: Callable[[Problem, Target, bool], list[Choice]] | None = None
     precisions: Callable[[Precision], bool] = is_one_float
     takes_phases: bool = False
@@ -196,7 +226,8 @@ def one_kernel_candidate(
     """The candidate of a kernel that packs its own constants; its operands are its roles."""
 
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
-        return {"w": kernel.weight_calls(problem.weights_3d(w)), **channel_calls(kernel, channels)}
+        calls = kernel.changing_weight_calls if problem.weights_change else kernel.weight_calls
+        return {"w": calls(problem.weights_3d(w)), **channel_calls(kernel, channels)}
 
     return Candidate(choice, (KernelUse(kernel, kernel.operands),), packing, details=details)
 
@@ -264,15 +295,17 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
     copied = algorithm.copied_taps
 
     def seen(problem: Problem) -> Problem:
-        left = problem.max_error - storage_error(_types(problem.conv.precision, transforms))
-        return replace(with_conv(problem, precision=SINGLE), max_error=max(0.0, left))
+        left = problem.max_error - storage_error(_rounded(problem, transforms))
+        wide = with_conv(problem, precision=SINGLE)
+        # What transforms weights fast reads float32.
+        return replace(wide, max_error=max(0.0, left), weights_change=False)
 
     def make(problem: Problem, target: Target, given: Parameters) -> Candidate:
         made = algorithm.make(seen(problem), target, given)
-        return stored(made, problem.conv.precision, transforms)
+        return stored(made, problem, transforms)
 
     def offered_from(problem: Problem) -> list[float]:
-        added = storage_error(_types(problem.conv.precision, transforms))
+        added = storage_error(_rounded(problem, transforms))
         return [error + added for error in algorithm.offered_from(seen(problem))]
 
     def slower(problem: Problem, target: Target) -> float:
@@ -309,21 +342,27 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
     )
 
 
-def _types(precision: Precision, transforms: bool) -> Precision:
-    """Return the storage types of a method: transformed weights stay in float32."""
+def _rounded(problem: Problem, transforms: bool) -> Precision:
+    """The types to which weights and results are rounded: transformed weights stay in float32.
+
+    The result of a gradient of weights has their type, and no weights are read.
+    """
+    precision = problem.conv.precision
+    if problem.propagation == Propagation.WEIGHTS:
+        return replace(precision, w=FLOAT32, y=precision.w)
     return replace(precision, w=FLOAT32) if transforms else precision
 
 
-def stored(candidate: Candidate, precision: Precision, transforms: bool) -> Candidate:
+def stored(candidate: Candidate, problem: Problem, transforms: bool) -> Candidate:
     """A candidate of the problem in float32, with its operands stored as a precision says.
 
     Args:
         candidate: that computes in float32.
-        precision: of the problem.
+        problem: in whose precision they are.
         transforms: whether it transforms weights.
     """
-    types = _types(precision, transforms)
-    halves = halves_of(types)
+    precision, types = problem.conv.precision, _rounded(problem, transforms)
+    halves = halves_of(precision, types.w)
     uses = tuple(use_of_halves(use, halves) for use in candidate.kernels)
     choice = replace(candidate.choice, error=candidate.choice.error + storage_error(types))
 
@@ -342,9 +381,15 @@ def stored(candidate: Candidate, precision: Precision, transforms: bool) -> Cand
     return replace(candidate, choice=choice, kernels=uses, packing=packing)
 
 
-def halves_of(precision: Precision) -> dict[str, str]:
-    """The half precisions of the roles that have one."""
-    roles = {"x": precision.x, "w": precision.w, "residual": precision.y, "y": precision.y}
+def halves_of(precision: Precision, packed: DType) -> dict[str, str]:
+    """The half precisions of the roles that have one.
+
+    Args:
+        precision: of the operands; a gradient has the type of what it is the gradient of.
+        packed: type of the packed weights.
+    """
+    x, w, y = precision.x, precision.w, precision.y
+    roles = {"x": x, "w": packed, "residual": y, "y": y, "dy": y, "dw": w, "db": w}
     return {role: str(dtype) for role, dtype in roles.items() if dtype in HALVES}
 
 

@@ -29,8 +29,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from leanconv.algorithms.problem import Problem, products
+from leanconv.algorithms.problem import Problem, products, walk_steps
 from leanconv.graph.edit import release_read
+from leanconv.graph.factors import LEAST_TAPS, Factors, factors_of
+from leanconv.graph.zeros import LEAST, MOST_PIXELS, Zeros, known, zeros_of
 from leanconv.records import dataclass, replace
 from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype
 
@@ -151,17 +153,60 @@ def are_small(w: np.ndarray) -> bool:
     return small
 
 
-def stand_in(w: np.ndarray) -> np.ndarray:
+@dataclass(frozen=True)
+class WeightTraits:
+    """What decides of floating-point weights how they are computed with.
+
+    Attributes:
+        small, zeros, factors: as of `Problem`.
+    """
+
+    small: bool
+    zeros: Zeros | None
+    factors: Factors | None
+
+    @staticmethod
+    def of(
+        w: np.ndarray, pixels: int, least_zeros: float = LEAST, least_taps: int = LEAST_TAPS
+    ) -> WeightTraits:
+        """The traits of weights.
+
+        Args:
+            w: the weights (K, C/g, taps…).
+            pixels: outputs of each filter, of all images.
+            least_zeros: part of them from which on their zeros are of interest.
+            least_taps: along one axis, from which on their factors are.
+        """
+        zeros = zeros_of(w, least_zeros, sliced=pixels <= MOST_PIXELS)
+        return WeightTraits(are_small(w), zeros, factors_in(w, least_taps))
+
+    def given_to(self, problem: Problem) -> Problem:
+        """Return a problem with these weights."""
+        return replace(problem, small_weights=self.small, zeros=self.zeros, factors=self.factors)
+
+
+def factors_in(w: np.ndarray, least_taps: int = LEAST_TAPS) -> Factors | None:
+    """How filters are sums of products, with no more left than a part of what sums round off."""
+    return factors_of(w, walk_steps(math.prod(w.shape[2:])), least_taps)
+
+
+def stand_in(w: np.ndarray, pixels: int) -> np.ndarray:
     """An array of the same shape without bytes of its own, of which algorithms say the same.
 
-    It is small if the weights are; sums of products with integers have as many bits as theirs.
+    It is small if the weights are, and has their zeros and factors; sums of products with integers
+    have as many bits as theirs.
+
+    Args:
+        w: the weights (K, C/g, taps…).
+        pixels: outputs of each filter, of all images, or fewer.
     """
     dtype = _computed(w)
     value = dtype.least_normal if are_small(w) else 0.0
     if dtype in (INT8, UINT8) and w.size:
         value = alike(w)
         release_read(w)
-    return np.broadcast_to(np.array(value, w.dtype), w.shape)
+    found = np.broadcast_to(np.array(value, w.dtype), w.shape)
+    return known(found, zeros_of(w, sliced=pixels <= MOST_PIXELS), factors_in(w))
 
 
 def _computed(w: np.ndarray) -> DType:

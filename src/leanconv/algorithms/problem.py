@@ -13,8 +13,11 @@ import numpy as np
 from leanconv.algorithms.common.conv import Conv, with_conv
 from leanconv.codegen.geometry import Access, PhasedAccess, Triple, triple
 from leanconv.codegen.half_stored import LONGEST_PIECE
+from leanconv.graph.factors import Factors
+from leanconv.graph.zeros import Zeros
 from leanconv.records import dataclass, field, replace
 from leanconv.spec import ConvSpec
+from leanconv.spec.conv import Propagation
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.spec.typical import SIDE
 from leanconv.target import Target
@@ -38,12 +41,8 @@ def default_error(precision: Precision) -> float:
     return sums.scaled_error(_DEFAULT_ERROR) + (max(stored, _HALF_ERROR) if stored else 0.0)
 
 
-def storage_error(precision: Precision, growth: float = 1.0) -> float:
+def storage_error(precision: Precision) -> float:
     """Return the error that halves add to a sum: results and weights are rounded to them.
-
-    Args:
-        precision: of operands and sums.
-        growth: factor by which the error of transformed weights grows in results.
 
     A result is off by a roundoff at most. A weight is off by 0.41 roundoffs in the root mean
     square, and so are sums of products, over that of the sums; five times that is the largest
@@ -55,7 +54,7 @@ def storage_error(precision: Precision, growth: float = 1.0) -> float:
     if precision.y.roundoff > sums.roundoff:
         error += precision.y.roundoff
     if precision.w.roundoff > sums.roundoff:
-        error += growth * _WEIGHTS * precision.w.roundoff
+        error += _WEIGHTS * precision.w.roundoff
     return error
 
 
@@ -74,10 +73,18 @@ class Problem:
             tiles are chosen: the first represents all of them where only one can. If others follow,
             the size at hand is known, and takes the best of the few tiles that are good for these.
         small_weights: whether the weights are so small that transforms would lose them.
+        zeros: what is known of the weights that are 0; None where few are, or weights are data.
+        factors: how its filters are sums of few products of one factor for each axis; None where
+            that is not known, or weights are data.
         sum_bits: bits, the sign counted, that every sum of products of codes has (`magnitudes`);
             32 where the weights are not known.
         folds_shift: whether there is a bias to which the planner adds the correction for a kernel's
             shift of the codes (`GroupedConv.code_shift`).
+        weights_change: whether each run packs the weights, which are data: methods that transform
+            them do it fast, with roundings that are part of the error.
+        propagation: what is computed of the convolution: its output, or from `conv.x` and the
+            gradient of the output, which lies as `conv.y` says, the gradient of the weights.
+        sums_dy: whether the gradient of a bias is wanted beside that of the weights.
     """
 
     conv: Conv
@@ -87,8 +94,13 @@ class Problem:
     any_size: tuple[int, ...] = ()
     usual_sizes: tuple[Triple, ...] = ((SIDE, SIDE, SIDE),)
     small_weights: bool = False
+    zeros: Zeros | None = None
+    factors: Factors | None = None
     sum_bits: int = 32
     folds_shift: bool = False
+    weights_change: bool = False
+    propagation: Propagation = Propagation.FORWARD
+    sums_dy: bool = False
 
     @staticmethod
     def of(spec: ConvSpec, x: Access, y: Access, max_error: float | None = None) -> Problem:
@@ -230,6 +242,8 @@ def most_weight_bytes(problem: Problem) -> int:
 def products(problem: Problem) -> int:
     """The largest number of products in one output, without those with padding."""
     window = problem.conv.window
+    if problem.propagation == Propagation.WEIGHTS:
+        return problem.conv.batch * prod(window.out)
     return problem.conv.inputs * prod(window.most_taps(axis) for axis in range(3))
 
 

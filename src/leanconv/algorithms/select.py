@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms import ALGORITHMS, MACHINE_ALGORITHMS
+from leanconv.algorithms import (
+    ALGORITHMS,
+    BY_WEIGHTS,
+    MACHINE_ALGORITHMS,
+    WEIGHT_GRADIENTS,
+)
 from leanconv.algorithms.interface import Algorithm, Candidate, has_halves, with_halves
 from leanconv.algorithms.magnitudes import (
     Magnitudes,
@@ -29,6 +34,7 @@ from leanconv.codegen.geometry import Triple
 from leanconv.errors import SpecError
 from leanconv.lazy_imports import Late
 from leanconv.records import replace
+from leanconv.spec.conv import Propagation
 from leanconv.target import Target
 from leanconv.types import SINGLE
 
@@ -37,16 +43,33 @@ _ALL = Late(
     lambda name: (ALGORITHMS if name in ALGORITHMS else MACHINE_ALGORITHMS)[name],
 )
 PARAMETERS: Mapping[str, type[Parameters]] = Late(_ALL, lambda name: _ALL[name].parameters)
+GRADIENT_PARAMETERS: Mapping[str, type[Parameters]] = Late(
+    WEIGHT_GRADIENTS, lambda name: WEIGHT_GRADIENTS[name].parameters
+)
+
+
+def _table_of(problem: Problem) -> Mapping[str, Algorithm[Any]]:
+    """The methods of what is computed of a problem's convolution."""
+    return WEIGHT_GRADIENTS if problem.propagation == Propagation.WEIGHTS else _ALL
+
+
+def saves_products(name: str) -> bool:
+    """Return whether an algorithm takes fewer products by what is known of weights, in planes."""
+    return name in BY_WEIGHTS
 
 
 def algorithms_for(problem: Problem) -> list[Algorithm[Any]]:
-    """All algorithms, as they compute in a problem's precision where they can do that."""
-    return [_named(name, problem) for name in _ALL]
+    """All algorithms, as they compute in a problem's precision where they can do that.
+
+    Those that save products by what is known of the weights are left out where it is not known.
+    """
+    missing = {name for name, known in BY_WEIGHTS.items() if getattr(problem, known) is None}
+    return [_named(name, problem) for name in _table_of(problem) if name not in missing]
 
 
 def _named(name: str, problem: Problem) -> Algorithm[Any]:
     """An algorithm; one of float32 takes operands in halves, too."""
-    found = _ALL[name]
+    found = _table_of(problem)[name]
     if found.precisions(problem.conv.precision) or not has_halves(problem.conv.precision):
         return found
     return with_halves(found) if found.takes_halves and found.precisions(SINGLE) else found
@@ -59,6 +82,11 @@ def choice_named(text: str) -> Choice:
         SpecError: there is no such algorithm or parameter, or a value makes no sense.
     """
     return parse_choice(text, PARAMETERS)
+
+
+def gradient_choice_named(text: str) -> Choice:
+    """The same of a method of the gradient of weights."""
+    return parse_choice(text, GRADIENT_PARAMETERS)
 
 
 def transforms(choice: Choice, problem: Problem) -> bool:
@@ -110,8 +138,9 @@ def _possible(problem: Problem, target: Target) -> list[Algorithm[Any]]:
 
 def expected(problem: Problem) -> list[Algorithm[Any]]:
     """The algorithms that a problem's reader expects: of floats, not those of few machines."""
-    floats = problem.conv.precision.accumulate.is_float
-    return [_named(name, problem) for name in (ALGORITHMS if floats else _ALL)]
+    table, floats = _table_of(problem), problem.conv.precision.accumulate.is_float
+    names = ALGORITHMS if table is _ALL and floats else table
+    return [_named(name, problem) for name in names]
 
 
 def lost_weights(algorithm: Algorithm[Any], problem: Problem) -> str | None:
@@ -155,7 +184,9 @@ def choices(problem: Problem, target: Target, lean: bool = False) -> list[tuple[
             options = algorithm.choices(problem, target, lean)
         for option in options:
             candidate = _made(option, problem, target)
-            if _allowed(candidate, problem):
+            # What is made of weights' values rounds what was not rounded, and is no leaner.
+            rounds = candidate.of_values and not algorithm.plausible(problem)
+            if _allowed(candidate, problem) and not rounds:
                 found.append((replace(option, error=candidate.choice.error), candidate))
     return sorted(found, key=lambda pair: pair[0].cycles)
 
@@ -260,7 +291,7 @@ def rejections(problem: Problem, target: Target) -> dict[str, str]:
         elif reason is None and lost_weights(algorithm, problem):
             reason = lost_weights(algorithm, problem)
         elif reason is None and not algorithm.plausible(problem):
-            reason = "too few channels or taps to pay"
+            reason = algorithm.unlikely(problem)
         if reason is not None:
             found[algorithm.name] = reason
     return found

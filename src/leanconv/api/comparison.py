@@ -1,17 +1,25 @@
-"""Every algorithm for one convolution side by side: bytes, error, time."""
+"""Every algorithm for one convolution or gradient side by side: bytes, error, time."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
+from math import prod
 
 import numpy as np
 
 from leanconv.algorithms import ALGORITHMS
+from leanconv.algorithms.magnitudes import WeightTraits
 from leanconv.api.compiled_conv import planned_layer
 from leanconv.api.conv_arguments import Constants
 from leanconv.api.conv_choice import conv_problem
+from leanconv.api.gradient_graph import GradientSpec
+from leanconv.api.gradient_part import parts_of
+from leanconv.api.gradient_plan import GradientPlan, Gradients
 from leanconv.api.layer_plan import LayerPlan
 from leanconv.api.options import PlanOptions
+from leanconv.errors import SpecError
+from leanconv.operators import operator_of
 from leanconv.records import dataclass
 from leanconv.runtime.calibration import planning_target
 from leanconv.spec import ConvSpec
@@ -48,7 +56,7 @@ class AlgorithmRow:
 
 
 def compare_algorithms(
-    spec: ConvSpec, threads: int = 1, measure: bool = False
+    spec: ConvSpec, threads: int = 1, measure: bool = False, zeros: float = 0.0
 ) -> list[AlgorithmRow]:
     """Ask every algorithm about a problem: bytes, error and time, or why not.
 
@@ -56,12 +64,16 @@ def compare_algorithms(
         spec: the convolution.
         threads: threads that a plan would have.
         measure: run each one, too, on random data.
+        zeros: the part of the weights that are 0, at random places.
 
     Returns:
         One row for each algorithm, the fastest first, those that reject the problem last.
     """
-    target, problem = planning_target(), conv_problem(spec, None)
-    w = np.random.default_rng(0).standard_normal(spec.weight_shape).astype(spec.dtype)
+    target, random = planning_target(), np.random.default_rng(0)
+    w = random.standard_normal(spec.weight_shape).astype(spec.dtype)
+    w.reshape(-1)[random.permutation(w.size)[: round(zeros * w.size)]] = 0
+    pixels = spec.batch * prod(spec.output_size)
+    problem = WeightTraits.of(w, pixels, 0.0, 1).given_to(conv_problem(spec, None))
     rows = []
     for algorithm in ALGORITHMS.values():
         reason = algorithm.reject(problem, target)
@@ -84,7 +96,58 @@ def compare_algorithms(
                 plan.selector,
             )
         )
+    return _fastest_first(rows)
+
+
+def _fastest_first(rows: Iterable[AlgorithmRow]) -> list[AlgorithmRow]:
+    """Sort rows: those without a reason first."""
     return sorted(rows, key=lambda r: (bool(r.reason), r.measured_seconds or r.seconds))
+
+
+def compare_gradients(
+    spec: ConvSpec, need: str, threads: int = 1, measure: bool = False
+) -> list[AlgorithmRow]:
+    """Ask every algorithm of a gradient about a problem, as `compare_algorithms` does.
+
+    Args:
+        spec: the convolution, without bias, residual or activation.
+        need: `"x"` or `"w"`: whose gradient is computed.
+        threads, measure: as of `compare_algorithms`.
+
+    Returns:
+        One row for each algorithm, the fastest first, those that reject the problem last.
+    """
+    wanted = GradientSpec(spec, (need,))
+    (usual,) = parts_of(wanted, PlanOptions.checked(None, threads=threads), {})
+    operator = operator_of(usual.node)
+    rejected = operator.rejections(usual.context)
+    possible = dict.fromkeys(each.algorithm for each in operator.choices(usual.context))
+    rows = []
+    for name in dict.fromkeys((*possible, *rejected)):
+        try:
+            plan = GradientPlan(wanted, PlanOptions.checked(None, threads=threads), {need: name})
+        except SpecError as error:
+            rows.append(AlgorithmRow(name, rejected.get(name, str(error))))
+            continue
+        rows.append(_gradient_row(plan, measure))
+    return _fastest_first(rows)
+
+
+def _gradient_row(plan: GradientPlan, measure: bool) -> AlgorithmRow:
+    (part,), costs = plan.parts, planning_target().costs
+    cycles = part.costed.cycles
+    return AlgorithmRow(
+        part.algorithm,
+        "",
+        cycles,
+        costs.shared_ns(costs.ns(cycles), plan.threads) * 1e-9,
+        _measured_gradient(plan) if measure else None,
+        plan.workspace_bytes,
+        plan.weight_bytes,
+        plan.predicted_error,
+        str(part.choice.parameters),
+        str(part.choice),
+    )
 
 
 def _plan(spec: ConvSpec, w: np.ndarray, algorithm: str, threads: int) -> LayerPlan:
@@ -100,10 +163,25 @@ def _measured(plan: LayerPlan) -> float:
     x = np.random.default_rng(0).standard_normal(spec.input_shape).astype(spec.dtype)
     out = np.zeros(spec.output_shape, spec.dtype)
     residual = out if spec.residual else None
+    return _median_seconds(lambda: plan(x, out, residual))
+
+
+def _measured_gradient(plan: GradientPlan) -> float:
+    generator, spec = np.random.default_rng(0), plan.spec
+    arrays = {n: generator.standard_normal(spec.shapes[n]).astype(spec.dtype) for n in spec.reads}
+    (result,) = spec.results
+    out = Gradients(
+        **{**dict.fromkeys(Gradients._fields), result: np.zeros(spec.shapes[result], spec.dtype)}
+    )
+    return _median_seconds(lambda: plan(**arrays, out=out))
+
+
+def _median_seconds(run: Callable[[], object]) -> float:
+    """The median time of some runs, in seconds."""
     times: list[int] = []
     while len(times) < 3 or sum(times) < _MEASURE_NS:
         start = time.perf_counter_ns()
-        plan(x, out, residual)
+        run()
         times.append(time.perf_counter_ns() - start)
     from statistics import median
 

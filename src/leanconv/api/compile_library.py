@@ -310,7 +310,8 @@ def _object(
         made.append(programs)
         memory, packed = max(memory, its_memory), max(packed, its_packed)
     size, mark = MARK_BYTES + section.bytes, section.mark
-    library = static_library(made, prefix, size, mark, memory, threads, outside is not None)
+    tables = None if outside is None else section.table_sum(MARK_BYTES)
+    library = static_library(made, prefix, size, mark, memory, threads, tables)
     plans = [{name: each.plan for name, each in found.items()} for found in networks]
     facts = summary(prefix, model, plans, library, size, packed, outside)
     step("compiling", 0, 1)

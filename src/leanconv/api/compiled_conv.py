@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Hashable
@@ -11,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from leanconv.algorithms import Candidate, Problem, select
-from leanconv.algorithms.magnitudes import Magnitudes, are_small
+from leanconv.algorithms.magnitudes import Magnitudes, WeightTraits, are_small
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.conv_arguments import Constants, check_kinds, kinds_of
 from leanconv.api.conv_choice import (
@@ -23,17 +24,21 @@ from leanconv.api.conv_choice import (
 from leanconv.api.layer_plan import CompiledLayer, LayerPlan, LayerSpec, WeightlessPlan
 from leanconv.api.options import PlanOptions
 from leanconv.collector import fewer_collections
-from leanconv.errors import memory_reported
-from leanconv.planner.packing import Preparation, candidate_program
+from leanconv.errors import InputError, memory_reported
+from leanconv.graph.factors import LEAST_TAPS
+from leanconv.graph.zeros import LEAST, zeros_of
+from leanconv.planner.packing import Preparation, candidate_program, packing_runs
 from leanconv.progress import step
+from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.calibration import planning_target
-from leanconv.runtime.memory import Block
+from leanconv.runtime.memory import Block, SharedArena
 from leanconv.runtime.pool import default_threads
+from leanconv.runtime.portable import told_program
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import aligned_offsets
 from leanconv.spec.transposed import TransposedSpec
 from leanconv.target import Target
-from leanconv.types import INT32, DType, Precision
+from leanconv.types import INT32, DType, Precision, as_dtype
 from leanconv.units import counted, format_bytes, format_ns
 
 
@@ -45,6 +50,8 @@ class _Packing:
         constants: any of the shapes and types that are packed.
         sums: the type in which bias and slopes are read.
         target, threads: for which the packing program is compiled.
+        any_order: whether weights are read in place whatever order their axes have in memory; a
+            program is compiled for each one that is met.
 
     Attributes:
         bytes: of the constants, in one block.
@@ -57,22 +64,47 @@ class _Packing:
         sums: DType,
         target: Target,
         threads: int,
+        any_order: bool = False,
     ) -> None:
         places, self.bytes = aligned_offsets(candidate.constant_bytes)
         self._kinds, self._sums = kinds_of(constants), sums
-        w, *numbers = self._rows(constants)
-        numbers = list(map(np.copy, numbers))  # so that no two share memory
+        numbers = list(map(np.copy, self._numbers(constants)))  # so that no two share memory
         names = (name for name in ("bias", "slope") if getattr(constants, name) is not None)
-        calls = candidate.packing(w, dict(zip(names, numbers, strict=True)))
-        self._preparation = Preparation.of(
-            calls, places, target, threads, (w, *numbers), moving=True
-        )
+        named = dict(zip(names, numbers, strict=True))
 
-    def _rows(self, constants: Constants) -> list[np.ndarray]:
-        """The constants as row-major arrays, those of channels in the type of sums."""
-        w, *channels = constants
-        numbers = (np.ascontiguousarray(n, self._sums) for n in channels if n is not None)
-        return [np.ascontiguousarray(w), *numbers]
+        def prepared(w: np.ndarray) -> Preparation:
+            calls, given = candidate.packing(w, named), (w, *numbers)
+            return Preparation.of(calls, places, target, threads, given, moving=True)
+
+        self._prepared = prepared if any_order else None
+        self._preparation = prepared(np.ascontiguousarray(constants.w))
+        self._others = dict[tuple[int, ...], Preparation]()  # by the order of the weights' axes
+        kinds = [kind for kind in self._kinds if kind is not None]
+        direct = all(dtype == sums.numpy for _, dtype in kinds[1:])
+        self._look = [Lookup(shape, as_dtype(dtype)) for shape, dtype in kinds if direct]
+
+    def _numbers(self, constants: Constants) -> list[np.ndarray]:
+        """The arrays of channels, row-major and in the type of sums."""
+        _, *channels = constants
+        return [np.ascontiguousarray(n, self._sums) for n in channels if n is not None]
+
+    def _found(self, constants: Constants) -> list[int]:
+        """The addresses of arrays that are read where they are; empty where that is not seen."""
+        given = [each for each in constants if each is not None]
+        if len(given) != len(self._look):
+            return []
+        found = [look(each) for look, each in zip(self._look, given, strict=True)]
+        return found if all(found) else []
+
+    def _lying(self, w: np.ndarray) -> tuple[np.ndarray, Preparation]:
+        """The weights as they are read, and the program that packs them."""
+        order = _order_in_memory(w) if self._prepared else None
+        if order is None or self._prepared is None:
+            return np.ascontiguousarray(w), self._preparation
+        if order not in self._others:
+            alike = np.empty([w.shape[axis] for axis in order], w.dtype)
+            self._others[order] = self._prepared(alike.transpose(np.argsort(order)))
+        return w, self._others[order]
 
     def pack(self, constants: Constants, block: Block) -> None:
         """Pack constants into a block.
@@ -80,11 +112,26 @@ class _Packing:
         Raises:
             InputError: one has another shape or type than those that this was made for.
         """
-        check_kinds(constants, self._kinds)
-        given = self._rows(constants)
-        step("packing weights", 0, given[0].nbytes)
-        self._preparation.run(given, block.address)
-        step("packing weights", given[0].nbytes, given[0].nbytes)
+        size = constants.w.nbytes if isinstance(constants.w, np.ndarray) else 0
+        step("packing weights", 0, size)
+        if found := self._found(constants):
+            self._preparation.run_at([*found, block.address])
+        else:
+            check_kinds(constants, self._kinds)
+            w, preparation = self._lying(constants.w)
+            preparation.run([w, *self._numbers(constants)], block.address)
+        step("packing weights", size, size)
+
+
+def _order_in_memory(w: np.ndarray) -> tuple[int, ...] | None:
+    """Return the axes of weights from the slowest to the fastest; None if they are to be copied.
+
+    That is where they are row-major, and where others lie between them.
+    """
+    order = tuple(sorted(range(w.ndim), key=lambda axis: (-w.strides[axis], axis)))
+    turned = w.transpose(order)
+    lies = turned.flags.c_contiguous and w.flags.aligned and not w.flags.c_contiguous
+    return order if lies else None
 
 
 _packings: WeakValueDictionary[Hashable, _Packing] = WeakValueDictionary()
@@ -123,10 +170,33 @@ class CompiledConv(CompiledLayer):
         self.algorithm, self.selector = candidate.choice.algorithm, str(candidate.choice)
         self.parameters = candidate.details
         channels = tuple(n for n in ("bias", "slope") if getattr(constants, n) is not None)
-        self.recipe = candidate.packing_recipe(channels)
-        self.pack = self._packing(constants).pack
+        recipe = candidate.packing_recipe(channels)
+        self.recipe = None if recipe is None else (recipe, problem.weights_change)
+        self._kinds = kinds_of(constants)
+        self._pack = self._packing(constants).pack
         needed, found = needed_bytes(candidate, threads), self.workspace_bytes + self.packed_bytes
         assert found == needed, f"{found} bytes, not {needed}"
+
+    def pack(self, constants: Constants, block: Block) -> None:
+        """Pack constants into a block.
+
+        Raises:
+            InputError: one has another shape or type than those that this was made for, other
+            weights are 0 than those that the algorithm leaves out, or filters need more terms.
+        """
+        if self.candidate.of_values:
+            check_kinds(constants, self._kinds)
+            self._packing(constants).pack(constants, block)
+            return
+        pattern = self.candidate.pattern
+        if pattern:
+            found = zeros_of(constants.w, 0.0)
+            if found is None or found.pattern != pattern:
+                raise InputError(
+                    "w has zeros in other places than the weights that were planned for, of which "
+                    f"{self.algorithm} leaves them out; expected the same: plan it once more"
+                )
+        self._pack(constants, block)
 
     def _packing(self, constants: Constants) -> _Packing:
         """Return the program that packs the constants; another size's if it packs alike."""
@@ -135,7 +205,8 @@ class CompiledConv(CompiledLayer):
         found = None if self.recipe is None else _packings.get(key)
         if found is None:
             sums = self.spec.precision.accumulate
-            found = _Packing(self.candidate, constants, sums, *machine)
+            change = self._problem.weights_change
+            found = _Packing(self.candidate, constants, sums, *machine, any_order=change)
             if self.recipe is not None:
                 _packings[key] = found
         return found
@@ -173,6 +244,9 @@ class CompiledConv(CompiledLayer):
             if other.name != self.algorithm:
                 reason = other.refusal(self._problem, target)
                 reason = reason or select.lost_weights(other, self._problem)
+                implausible = other.name not in best or not other.plausible(self._problem)
+                if select.saves_products(other.name) and implausible:
+                    reason = reason or other.unlikely(self._problem)
                 lines.append(f"  {other.name}: {reason or self._beside(other.name, best)}")
         return "\n".join(lines)
 
@@ -194,13 +268,24 @@ class CompiledConv(CompiledLayer):
         return f"{ratio:.2f} times the time by estimate: {takes}"
 
 
-def traits_of(spec: LayerSpec) -> Callable[[np.ndarray], Hashable]:
+def traits_of(spec: LayerSpec, options: PlanOptions) -> Callable[[np.ndarray], Hashable]:
     """Return a function of weights: equal results mean that a layer is computed with them alike."""
-    if isinstance(spec, TransposedSpec) or spec.precision.accumulate != INT32:
+    if isinstance(spec, TransposedSpec):
         return are_small
+    if spec.precision.accumulate != INT32:
+        return functools.partial(_traits, spec, options=options)
     from leanconv.api.compiled_graph import weight_traits
 
     return functools.partial(weight_traits, spec)
+
+
+def _traits(spec: ConvSpec, w: np.ndarray, options: PlanOptions) -> WeightTraits:
+    """The traits of weights; those that a named algorithm is for, however little they matter."""
+    if options.packs:  # of other numbers than those that are given
+        return WeightTraits(False, None, None)
+    named = select.saves_products((options.algorithm or "").partition(":")[0])
+    least = (0.0, 1) if named else (LEAST, LEAST_TAPS)
+    return WeightTraits.of(w, spec.batch * math.prod(spec.output_size), *least)
 
 
 @fewer_collections()
@@ -222,12 +307,63 @@ def compiled_layer(
         from leanconv.api.compiled_graph import CompiledGraph
 
         return CompiledGraph(spec, constants, options)
-    small, threads = are_small(constants.w), options.threads or default_threads()
-    found = choice_of_any_size(spec, options, small) if shares else None
-    if found is None:
-        problem = replace(conv_problem(spec, options.max_error), small_weights=small)
-        found = problem, _chosen(problem, options, threads)
-    return CompiledConv(spec, *found, constants, threads)
+    found = _chosen_candidate(spec, constants, options, spec if shares else None)
+    return CompiledConv(spec, *found, constants, options.threads or default_threads())
+
+
+def _chosen_candidate(
+    spec: ConvSpec, constants: Constants, options: PlanOptions, like: ConvSpec | None
+) -> tuple[Problem, Candidate]:
+    """The problem of a convolution of floats, and what computes it: any size, chosen for `like`."""
+    traits, threads = _traits(spec, constants.w, options), options.threads or default_threads()
+    found = None if like is None else choice_of_any_size(spec, options, traits, like)
+    if found is not None:
+        return found
+    problem = traits.given_to(conv_problem(spec, options.max_error))
+    problem = replace(problem, weights_change=options.packs)
+    return problem, _chosen(problem, options, threads)
+
+
+class PackingConv:
+    """A convolution of floats whose runs pack its weights: one native call does both.
+
+    Args:
+        spec: the convolution.
+        constants: they lie in memory as those of all runs will.
+        options: within which limits.
+        like: a size of the layer, whose choice and code serve this one, too; None for its own.
+
+    Attributes:
+        arena: the workspace; packed weights lie in it, too.
+    """
+
+    @memory_reported("planning a convolution")
+    @fewer_collections()
+    def __init__(
+        self,
+        spec: ConvSpec,
+        constants: Constants,
+        options: PlanOptions,
+        like: ConvSpec | None = None,
+    ) -> None:
+        _, candidate = _chosen_candidate(spec, constants, options, like)
+        given = {n: each for n, each in constants._asdict().items() if each is not None}
+        threads = options.threads or default_threads()
+        self._made = packing_runs(candidate, given, planning_target(), threads, ["x", "y"])
+        self._link()
+
+    def _link(self, arena: SharedArena | None = None) -> None:
+        made, tables = self._made, self._made.tables.address
+        self.arena = (arena or SharedArena()).part(made.program.arena_bytes)
+        run = told_program(made.program, made.library, self.arena).run
+        # Of the addresses of x, of all constants, and of y.
+        self.run_at: Callable[..., int] = lambda *addresses: run((*addresses, tables))
+
+    def copied(self, arena: SharedArena | None = None) -> PackingConv:
+        """A copy with a workspace of its own, or in an arena where others work, too."""
+        made = copy.copy(self)
+        made._link(arena)
+        return made
 
 
 def planned_layer(spec: LayerSpec, constants: Constants, options: PlanOptions) -> LayerPlan:
@@ -247,9 +383,7 @@ def _chosen(problem: Problem, options: PlanOptions, threads: int) -> Candidate:
     tuned = requested
     if options.tune and requested == AUTO:
         tuned = _tuned(problem, options, threads)
-    choosing = ConvChoice(
-        problem, target, threads, tuned, options.reproducible, *limits, options.packs
-    )
+    choosing = ConvChoice(problem, target, threads, tuned, options.reproducible, *limits)
     if tuned != requested and not choosing.is_kept():
         choosing = replace(choosing, requested=requested)
     return choosing.best()

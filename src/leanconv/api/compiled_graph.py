@@ -25,20 +25,70 @@ from leanconv.graph.value import Value
 from leanconv.operators.operator import Accuracy, layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import lower, place, planned, running_calls
-from leanconv.planner.found_plans import decide
+from leanconv.planner.decisions import Decision
+from leanconv.planner.found_plans import Decided, decide
+from leanconv.planner.lowered_graph import LoweredGraph
 from leanconv.planner.lowering import lower_graph
+from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.packing import Preparation, placed_calls
 from leanconv.planner.weight_streaming import lay_out
 from leanconv.planner.weights import fill_weights
+from leanconv.records import dataclass
 from leanconv.runtime.calibration import planning_target
 from leanconv.runtime.memory import Block
 from leanconv.runtime.pool import default_threads
+from leanconv.runtime.portable import PortableProgram
 from leanconv.spec import NHWC, ConvSpec
 from leanconv.spec.transposed import TransposedSpec
 from leanconv.types import FLOAT32, UINT8
 
 _INTEGERS = "conv"  # the node of a convolution of integers
 _NO_ZERO = np.zeros(1, np.int8)
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledNodes:
+    """The program of a graph of few nodes, whose runs are told where its constants are.
+
+    Attributes:
+        plan, decided: steps, bytes and expected error; how each node is computed.
+        lowered: its calls and constants.
+        program, library: compiled; the program takes the addresses of inputs, outputs, constants.
+    """
+
+    plan: NetworkPlan
+    decided: Decided
+    lowered: LoweredGraph
+    program: PortableProgram
+    library: Library
+
+
+def compiled(
+    graph: Graph,
+    planner: Planner,
+    memory_limit: int | None = None,
+    decisions: Sequence[Decision] | None = None,
+) -> CompiledNodes:
+    """Plan and compile a graph.
+
+    Args:
+        graph: of few nodes.
+        planner: of its plans.
+        memory_limit: of bytes, if there is one.
+        decisions: how each node is computed, where that is decided.
+
+    Raises:
+        BudgetError: nothing keeps the limits.
+    """
+    decided = decide(graph, planner, memory_limit, None, decisions)
+    plain = decided.planner
+    lowered = lower(graph, decided)
+    layout = lay_out(lowered, plain.threads)
+    plan = planned(graph, lowered, layout, decided, memory_limit)
+    calls = running_calls(lowered, plain)
+    library = compiler.load([call.kernel for call in calls], plain.target)
+    program = place(lowered, layout, calls, library.form, plain.threads)
+    return CompiledNodes(plan, decided, lowered, program, library)
 
 
 class CompiledGraph(CompiledLayer):
@@ -66,16 +116,10 @@ class CompiledGraph(CompiledLayer):
             from leanconv.planner.overrides import with_algorithms  # which knows nodes of files
 
             decisions = with_algorithms(graph, target, accuracy, {_INTEGERS: options.algorithm})
-        given = graph, planner, options.memory_limit, None, decisions
-        decided = self._decided = decide(*given)
-        lowered = lower(graph, decided)
-        layout = lay_out(lowered, threads)
-        self.plan = planned(graph, lowered, layout, decided, options.memory_limit)
-        calls = running_calls(lowered, decided.planner)
-        library = compiler.load([call.kernel for call in calls], target)
-        program = place(lowered, layout, calls, library.form, threads)
+        made = compiled(graph, planner, options.memory_limit, decisions)
+        self.plan, self._decided = made.plan, made.decided
         x, y = (graph.types[name].dtype for name in ("x", "y"))
-        super().__init__(spec, x, y, program, library)
+        super().__init__(spec, x, y, made.program, made.library)
         step = max(self.plan.steps, key=lambda step: step.flops)
         keys = [node.key for node in graph.nodes]
         choice = str(self.plan.decisions[keys.index(step.output)].choice)
@@ -84,7 +128,8 @@ class CompiledGraph(CompiledLayer):
         # What other constants are packed by, too: where they are but moved, a program.
         self._library: Library | None = None
         self._preparation: Preparation | None = None
-        self._kinds, self._accuracy, self._target = kinds_of(constants), accuracy, target
+        self._kinds = kinds_of(constants)
+        self._accuracy, self._target = accuracy, target
         self._traits = weight_traits(spec, constants.w)
 
     def pack(self, constants: Constants, block: Block) -> None:

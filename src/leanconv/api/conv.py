@@ -19,7 +19,7 @@ from leanconv.api.conv_arguments import (
     holds_codes,
     lacks_batch,
 )
-from leanconv.api.kept_plans import KnownCalls, Layer
+from leanconv.api.kept_plans import KnownCalls, Layer, memory_of
 from leanconv.api.layer_plan import LayerPlan, LayerSpec
 from leanconv.api.options import PlanOptions, checked_flag, checked_precision
 from leanconv.errors import SpecError
@@ -320,7 +320,9 @@ def _computed(
     if x.shape[:1] == (0,):
         return _of_no_images(spec, spec.precision.x, spec.precision.y, x, residual), None
     layer = Layer(spec, options)
-    return layer.run(x, residual, constants, constants.w.ctypes.data), layer
+    given = constants.w.ctypes.data, memory_of(constants), lambda: constants
+    y = layer.run(lambda plan: plan(x, None, residual), *given)
+    return y, layer
 
 
 def _of_images(x: np.ndarray) -> tuple[int, ...]:
@@ -418,7 +420,8 @@ def _transposed(x: np.ndarray, constants: Constants, given: tuple[Any, ...]) -> 
     if x.shape[:1] == (0,):
         return _of_no_images(spec, spec.dtype, spec.dtype, x, None)
     layer = Layer(spec, options)
-    y = layer.run(x, None, constants, constants.w.ctypes.data)
+    lies = constants.w.ctypes.data, memory_of(constants), lambda: constants
+    y = layer.run(lambda plan: plan(x), *lies)
     _known.add(layer, given, x, None, constants)
     return y
 

@@ -214,7 +214,8 @@ def weight_dtype(w: np.ndarray, taken: Sequence[DType] = _TAKEN) -> DType:
     """
     if not is_array(w):
         raise InputError(
-            f"w is {type(w).__name__}; expected a float32 or float64 array{array_mend(w, FLOAT32)}"
+            f"w is {type(w).__name__}; expected a float32 or float64 array"
+            f"{array_mend(w, FLOAT32, 'w')}"
         )
     dtype = find_dtype(w.dtype)
     if dtype is None or dtype not in taken:
@@ -276,7 +277,7 @@ def fitting_array(
     if not is_array(array):
         raise InputError(
             f"{label} is {type(array).__name__}; expected a NumPy array {type_text(dtype, shape)}"
-            f"{array_mend(array, dtype)}"
+            f"{array_mend(array, dtype, label)}"
         )
     if array.shape != shape or array.dtype != dtype:
         raise InputError(
@@ -298,15 +299,15 @@ def _is_masked(given: object) -> bool:
     return isinstance(given, np.ma.MaskedArray)
 
 
-def array_mend(given: object, dtype: DType) -> str:
+def array_mend(given: object, dtype: DType, label: str = "x") -> str:
     """Return the end of the message "expected a NumPy array": how to make one of `given`."""
     if _is_masked(given):
-        return ", not a masked one: give x.filled(0)"
+        return f", not a masked one: give {label}.filled(0)"
     if hasattr(given, "detach") and hasattr(given, "cpu"):  # of torch, wherever it lies
-        return ": give x.detach().cpu().numpy()"
+        return f": give {label}.detach().cpu().numpy()"
     if given is None:
         return ""
-    return f": give np.asarray(x, {dtype!r})"
+    return f": give np.asarray({label}, {dtype!r})"
 
 
 def in_place(array: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from itertools import islice
 from math import prod
 
 from leanconv.algorithms import Candidate, Problem, select
+from leanconv.algorithms.magnitudes import WeightTraits
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.api.options import PlanOptions
 from leanconv.codegen.geometry import Access, Triple
@@ -50,24 +51,34 @@ def needed_bytes(candidate: Candidate, threads: int) -> int:
 
 
 def choice_of_any_size(
-    spec: ConvSpec, options: PlanOptions, small_weights: bool
+    spec: ConvSpec, options: PlanOptions, traits: WeightTraits, like: ConvSpec | None = None
 ) -> tuple[Problem, Candidate] | None:
     """Choose a candidate with kernels of any size; None if none keeps the limits.
 
     A second size may be followed by many: kernels are taken whose code serves all sizes, so that
     a new one compiles nothing and weights are packed once. Algorithm and tiles are chosen once,
-    for maps of a few usual sizes below a power of 2, as many outputs as there are.
+    for maps of a few usual sizes below a power of 2, as many outputs as there are; or as many as
+    those of `like`, the same layer of another size, whose code this one then has.
     """
     requested = select.choice_named(options.algorithm) if options.algorithm else AUTO
     if requested.parameters.given():
         return None
-    problem = _of_any_size(conv_problem(spec, options.max_error), len(spec.size))
-    problem, target = replace(problem, small_weights=small_weights), planning_target()
+    usual, problem = (
+        replace(
+            traits.given_to(_of_any_size(conv_problem(each, options.max_error), len(each.size))),
+            weights_change=options.packs,
+        )
+        for each in (like or spec, spec)
+    )
+    problem, target = replace(problem, usual_sizes=usual.usual_sizes), planning_target()
     try:
         chosen = requested
         if chosen == AUTO:
-            chosen = select.usual_choice(problem, target, outputs=_square(problem))
-        candidate = select.choose(problem, target, chosen)
+            chosen = select.usual_choice(usual, target, outputs=_square(usual))
+        candidate = select.choose(usual, target, chosen)
+        if like not in (None, spec):
+            chosen = select.choice_named(str(candidate.choice))
+            candidate = select.choose(problem, target, chosen)
     except SpecError:
         return None
     limit, threads = options.memory_limit, options.threads or default_threads()
@@ -114,7 +125,6 @@ class ConvChoice:
         requested: an algorithm with its parameters, or `AUTO`.
         reproducible: whether neither the batch nor a limit of bytes may change the bits.
         memory_limit, max_error: None where there is none.
-        packs: whether each run packs weights, which counts as time of the choice then.
     """
 
     problem: Problem
@@ -124,7 +134,11 @@ class ConvChoice:
     reproducible: bool
     memory_limit: int | None
     max_error: float | None
-    packs: bool = False
+
+    @property
+    def packs(self) -> bool:
+        """True if each run packs the weights, which counts as time of the choice then."""
+        return self.problem.weights_change
 
     def best(self) -> Candidate:
         """The fastest candidate that keeps both limits.
@@ -198,7 +212,7 @@ class ConvChoice:
 
     def _with_packing(self, choice: Choice, candidate: Candidate) -> tuple[Choice, Candidate]:
         """A choice with the cycles that packing takes in each run."""
-        packing = candidate.packing_cycles(self.problem.conv.precision.w.bytes)
+        packing = candidate.packing_cycles(self.problem, self.target)
         choice = replace(choice, cycles=choice.cycles + packing)
         return choice, replace(candidate, choice=choice)
 

@@ -249,15 +249,12 @@ class CpuBackend(CpuGraphs):
         self._options = replace(self._options, memory_limit=memory_limit)
         self.__dict__.pop("_in_least_parts", None)
 
-    def portable(
-        self, shapes: tuple[Shape, ...], compact: bool = False, known: Known = NOTHING_KNOWN
-    ) -> PortableNetwork:
+    def portable(self, shapes: tuple[Shape, ...], compact: bool = False) -> PortableNetwork:
         """Plan for input shapes, for any target, without loading code.
 
         Args:
             shapes: of the inputs.
             compact: as for `portable_network`.
-            known: values of inputs.
 
         Raises:
             UnsupportedError: something of the network is computed when values are known.
@@ -279,7 +276,7 @@ class CpuBackend(CpuGraphs):
                 pinned = None
             return portable_network(owned, planner, limit, pinned, decisions, compact)
 
-        return self._deciding(known, made)
+        return self._deciding(NOTHING_KNOWN, made)
 
     def _compiled(self, owned: OwnedGraph, reserved: int = 0, wanted: int = 0) -> CompiledNetwork:
         """The network, compiled within what the memory limit leaves.

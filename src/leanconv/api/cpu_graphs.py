@@ -16,13 +16,15 @@ from leanconv.graph.edit import moving_constants
 from leanconv.graph.ir import Graph, is_filled
 from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
-from leanconv.graph.passes import PASSES, UNFUSED_PASSES, run_passes
+from leanconv.graph.passes import UNFUSED_PASSES, run_passes
+from leanconv.graph.passes.fuse_blocks import MAYBE_SPARSE, fuse_all_blocks, fuse_blocks
 from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing, verify
 from leanconv.operators.operator import Accuracy, layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.decisions import Decision
+from leanconv.planner.found_plans import sparse_blocks
 from leanconv.planner.overrides import check_layers, tuned, with_algorithms
 from leanconv.planner.plan_file import PlanFile, graph_digest, other_target
 from leanconv.planner.weight_streaming import cutting_weights
@@ -36,6 +38,7 @@ from leanconv.types import BFLOAT16, FLOAT16, FLOAT32, DType
 from leanconv.units import shape_text
 
 _ALIKE = 1.03  # times that are taken for alike
+_LIKELY = (1, 224)  # extents that a file leaves open: of batches, and of other axes
 
 
 class StoredGraphs:
@@ -187,6 +190,7 @@ class CpuGraphs:
         self.target: Target = target or planning_target()
         self.deciding: tuple[str, ...] = ()
         self._inputs = input_specs(model, self.dtype)
+        self._apart: frozenset[str] | None = None
         halves, asked = self._halves()
         compares = bool(halves) and self._compares_storage()
         self._planners: WeakKeyDictionary[Graph, Planner] = WeakKeyDictionary()
@@ -279,7 +283,9 @@ class CpuGraphs:
 
     def _bound(self, shapes: Mapping[str, Shape], known: Known = NOTHING_KNOWN) -> Graph:
         bound = self.model.bind(shapes, dtype=self.dtype, late=True, values=known)
-        passes = UNFUSED_PASSES if self._options.algorithms else PASSES
+        passes = UNFUSED_PASSES
+        if not self._options.algorithms:
+            passes = (*passes, self._with_blocks)
         part = self._options.part_bytes
         if part is None:
             return run_passes(bound, passes)
@@ -288,6 +294,26 @@ class CpuGraphs:
         file = ConstantFile(current_settings().cache_dir, _CONSTANT_FILES * held)
         with moving_constants(file.moved):
             return run_passes(bound, (*passes, cutting_weights(part)))
+
+    def _with_blocks(self, graph: Graph) -> Graph:
+        """Fuse the blocks of a mobile network but for those in which zeros are left out.
+
+        Which these are does not depend on the shapes that are asked for.
+        """
+        some = fuse_blocks(graph, zeros=MAYBE_SPARSE)
+        if len(fuse_all_blocks(some).nodes) == len(some.nodes):
+            return some
+        if self._apart is None:
+            try:
+                likely = some
+                if graph.origin is not None:
+                    shapes = {each.name: _likely(each.shape) for each in self._inputs}
+                    bound = self.model.bind(shapes, dtype=self.dtype, late=True)
+                    likely = fuse_blocks(run_passes(bound, UNFUSED_PASSES), zeros=MAYBE_SPARSE)
+                self._apart = sparse_blocks(likely, self.target)
+            except LeanConvError:
+                return fuse_blocks(graph)
+        return fuse_all_blocks(some, self._apart)
 
     def _halves(self) -> tuple[tuple[DType, ...], bool]:
         """The half precisions that values may be stored in, and whether that is asked for."""
@@ -326,6 +352,11 @@ class CpuGraphs:
             return None
         found = self._graphs.all(shapes, known)
         return next((graph for graph in found if graph_digest(graph) == pinned.network), None)
+
+
+def _likely(shape: tuple[int | str | None, ...] | None) -> Shape:
+    extents = enumerate(shape or ())
+    return tuple(n if isinstance(n, int) else _LIKELY[axis > 1] for axis, n in extents)
 
 
 def _listed(shapes: Mapping[str, Shape]) -> str:

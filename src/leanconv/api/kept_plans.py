@@ -12,6 +12,7 @@ import functools
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import fields
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,15 +27,18 @@ from leanconv.runtime.arrays import Lookup
 from leanconv.runtime.locks import Lock
 from leanconv.runtime.memory import Outputs
 from leanconv.settings import current_settings
-from leanconv.spec import Activation
+from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.arguments import is_plain
 from leanconv.spec.transposed import TransposedSpec
 from leanconv.types import INT32, as_dtype
 
+_Result = TypeVar("_Result")
+Memory: TypeAlias = list[Any]  # a buffer of each constant that is given, contiguous
+
 # Of values that are equal where their types are: what is remembered of a call has these alone.
 _PLAIN = frozenset({int, float, bool, str, tuple, type(None), Activation})
 _MOST_CALLS = 1024  # whose arguments are remembered
-_MOST_LAYERS = 1024
+MOST_LAYERS = 1024
 # Of a spec, what differs between sizes.
 _SIZES = frozenset({"batch", "size", "pad_begin", "pad_end", "input_shape", "output_shape"})
 # How layers are computed, by spec, options, and what else decides; kept by their plans.
@@ -54,20 +58,19 @@ class ConstantsCopy:
     @memory_reported("copying weights")
     def __init__(self, constants: Constants, traits_of: Callable[[np.ndarray], Hashable]) -> None:
         self.lock = Lock("a call of the same convolution")
-        self._arrays = list(map(bytearray, _memory(constants)))
+        self._arrays = list(map(bytearray, memory_of(constants)))
         self.bytes = sum(map(len, self._arrays))
         self._traits_of, self.version = traits_of, 1
         self.traits = traits_of(constants.w)
         self._packed: dict[Hashable, weakref.ref[PackedConstants]] = {}
 
-    def follow(self, constants: Constants) -> None:
-        """Copy constants anew where they have changed; under the lock."""
-        given = _memory(constants)
-        if self._arrays != given:
-            self.traits = self._traits_of(constants.w)
+    def follow(self, memory: Memory, constants: Callable[[], Constants]) -> None:
+        """Copy constants anew where their memory has changed; under the lock."""
+        if self._arrays != memory:
+            self.traits = self._traits_of(constants().w)
             self.version += 1  # before copying: whatever ends that, all is packed again
-            for kept, memory in zip(self._arrays, given, strict=True):
-                kept[:] = memory
+            for kept, given in zip(self._arrays, memory, strict=True):
+                kept[:] = given
 
     def packed(self, recipe: Hashable, make: Callable[[], PackedConstants]) -> PackedConstants:
         """Return the constants that a living plan has packed by a recipe, or else `make`'s."""
@@ -110,12 +113,36 @@ class LayerSizes:
 
 def layer_sizes(spec: LayerSpec, options: PlanOptions, place: int) -> LayerSizes:
     """Return the `LayerSizes` of a layer with weights at an address."""
+    return _layer((sizeless(spec), options, place))
+
+
+def sizeless(spec: LayerSpec) -> Hashable:
+    """What the specs of a layer have in common, whatever the size of its images."""
     each = (field.name for field in fields(spec) if field.name not in _SIZES)
-    fixed = tuple(getattr(spec, name) for name in each)
-    return _layer((type(spec), fixed, options, place))
+    return type(spec), *(getattr(spec, name) for name in each)
 
 
-@functools.lru_cache(_MOST_LAYERS)
+def second_size(spec: ConvSpec, *others: Hashable) -> ConvSpec | None:
+    """Return the second size that a layer has come with, for any but the first; None for that.
+
+    Args:
+        spec: of the layer with some size, which counts as one that it has come with.
+        others: what else tells layers apart.
+    """
+    sizes = _sizes(sizeless(spec), *others)
+    if spec not in sizes and len(sizes) < 2:
+        sizes.append(spec)
+    return None if spec == sizes[0] else sizes[1]
+
+
+@functools.lru_cache(MOST_LAYERS)
+def _sizes(*layer: Hashable) -> list[ConvSpec]:
+    """The first two sizes of a layer."""
+    del layer
+    return []
+
+
+@functools.lru_cache(MOST_LAYERS)
 def _layer(key: Hashable) -> LayerSizes:
     del key
     return LayerSizes()
@@ -139,14 +166,23 @@ class KeptPlan:
         return {id(layer): layer.workspace_bytes, id(packed): packed.bytes, id(copy): copy.bytes}
 
     def run(
-        self, x: np.ndarray, residual: np.ndarray | None, constants: Constants
-    ) -> np.ndarray | None:
+        self,
+        memory: Memory,
+        constants: Callable[[], Constants],
+        call: Callable[[LayerPlan], _Result],
+    ) -> _Result | None:
         """Run the plan, with constants that have changed packed again in the place of the others.
 
         Calls from several threads run in turn.
 
+        Args:
+            memory: of the constants, as `memory_of` gives it.
+            constants: gives them, of the shapes and types of those that were packed.
+            call: runs the plan.
+
         Returns:
-            y; None where the constants have become such that they are computed otherwise.
+            What `call` returns; None where the constants have become such that they are computed
+            otherwise.
 
         Raises:
             ReentrantCallError: a signal handler interrupts such a call by another one.
@@ -155,13 +191,13 @@ class KeptPlan:
         if copy.lock.mine():
             raise copy.lock.reentrant()
         with copy.lock.bare:
-            copy.follow(constants)
+            copy.follow(memory, constants)
             if copy.traits != self._traits:
                 return None
             if packed.version != copy.version:
-                packed.fill(constants)
+                packed.fill(constants())
                 packed.version = copy.version
-            return self.plan(x, None, residual)
+            return call(self.plan)
 
 
 class Layer:
@@ -179,33 +215,42 @@ class Layer:
         return self._hash
 
     def run(
-        self, x: np.ndarray, residual: np.ndarray | None, constants: Constants, address: int
-    ) -> np.ndarray:
-        """Run the plan that is kept for weights at an address, or a new one.
+        self,
+        call: Callable[[LayerPlan], _Result],
+        address: int,
+        memory: Memory,
+        constants: Callable[[], Constants],
+    ) -> _Result:
+        """Run the plan that is kept for weights at an address, or a new one, by calling `call`.
 
         A call of a signal handler that interrupts one of the same layer has a plan of its own.
+
+        Args:
+            call: runs a plan.
+            address: of the weights, which finds the plan.
+            memory, constants: as `KeptPlan.run` takes them.
         """
         key, cache = (self, address), kept_plans()
         kept, alone = cache.get(key), False
         while True:
             if kept is not None:
                 try:
-                    y = kept.run(x, residual, constants)
+                    y = kept.run(memory, constants, call)
                 except ReentrantCallError:
                     if alone:
                         raise
                     y, alone = None, True
                 if y is not None:
                     return y
-            kept = self._planned(constants, address, alone)
+            kept = self._planned(constants(), address, alone)
             cache.put(key, kept, 0, kept.blocks)
 
     def _planned(self, constants: Constants, address: int, alone: bool) -> KeptPlan:
         """A plan for these constants, which shares what it can; None if it is to be alone."""
         sizes = LayerSizes() if alone else layer_sizes(self.spec, self.options, address)
-        copy = sizes.copied(constants, traits_of(self.spec))
+        copy = sizes.copied(constants, traits_of(self.spec, self.options))
         with copy.lock.held:
-            copy.follow(constants)
+            copy.follow(memory_of(constants), lambda: constants)
         shares, traits = not sizes.is_first(self.spec, self.options), copy.traits
         key = self._key, shares, traits
         layer = None if alone else _compiled.get(key)
@@ -257,7 +302,8 @@ class KnownCalls:
             return None
         layer, find = known
         address = find(constants.w) or constants.w.ctypes.data
-        return layer.run(x, residual, constants, address)
+        given = memory_of(constants), lambda: constants
+        return layer.run(lambda plan: plan(x, None, residual), address, *given)
 
     def add(
         self,
@@ -300,8 +346,8 @@ def _given(
     return arrays, arguments, tuple(kinds)
 
 
-def _memory(constants: Constants) -> list[memoryview]:
-    """The memory of each array given; comparing it with a `bytearray` is a `memcmp`."""
+def memory_of(constants: Constants) -> Memory:
+    """The memory of each array that is given; comparing it with a `bytearray` is a `memcmp`."""
     return [_bytes(array) for array in constants if array is not None]
 
 

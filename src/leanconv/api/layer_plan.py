@@ -92,15 +92,15 @@ class CompiledLayer(ABC):
         self.packed_bytes, self._portable = program.constant_bytes, (program, library)
         self._link()
 
-    def _link(self) -> None:
+    def _link(self, arena: SharedArena | None = None) -> None:
         program, library = self._portable
-        self.arena = SharedArena().part(program.arena_bytes)
+        self.arena = (arena or SharedArena()).part(program.arena_bytes)
         self.program = told_program(program, library, self.arena)
 
-    def copied(self) -> CompiledLayer:
-        """A copy with a workspace of its own."""
+    def copied(self, arena: SharedArena | None = None) -> CompiledLayer:
+        """A copy with a workspace of its own, or in an arena where others work, too."""
         made = copy.copy(self)
-        made._link()
+        made._link(arena)
         return made
 
     @property
@@ -251,6 +251,10 @@ class LayerPlan(Unpicklable):
                 assert out is not None
                 return out
         return self._checked(x, out, residual)
+
+    def run_at(self, x: int, y: int) -> None:
+        """Convolve what lies at an address, contiguous, into what lies at another one."""
+        self._run((x, y, self._constants))
 
     def _checked(
         self, x: np.ndarray, out: np.ndarray | None, residual: np.ndarray | None

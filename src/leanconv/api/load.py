@@ -405,4 +405,5 @@ def _model(spec: ConvSpec, padding_mode: str, constants: Constants) -> Model:
         bytes=sum(array.nbytes for array in held.values()),
         limits=Limits(),
         metadata=MappingProxyType({}),
+        spread_bytes=0,
     )

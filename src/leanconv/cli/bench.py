@@ -19,8 +19,15 @@ import numpy as np
 from leanconv.api.inputs import given_values
 from leanconv.cli import EXIT_NOT_MET, EXIT_OK
 from leanconv.cli.engines import machine, processes
-from leanconv.cli.engines.processes import ENGINES, Crew, Engine, EngineError
+from leanconv.cli.engines.processes import (
+    ENGINES,
+    GRADIENT_ENGINES,
+    Crew,
+    Engine,
+    EngineError,
+)
 from leanconv.cli.engines.rounds import INACCURATE, OURS, Effort, Work, measure, ratios
+from leanconv.cli.gradients import add_gradient_option, gradient_works
 from leanconv.cli.network_inputs import input_shapes, is_problem, random_inputs, read_problem
 from leanconv.cli.options import (
     UsageError,
@@ -59,23 +66,37 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "layers), or `layers`: these twelve",
     )
     parser.add_argument("--batch", type=positive, metavar="N", help="images at once (default: 1)")
+    add_gradient_option(parser, "measure, of layers and problems,")
     add_input_options(parser)
     add_measure_options(parser)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the sub-command; 3 if answers differ or the goal is missed."""
+    specs = _specs(options)
+    if options.gradient and specs is None:
+        raise UsageError(
+            f"--gradient goes with `layers` or a problem; got the model {options.what}; "
+            "leave it out, or give one of these"
+        )
     with tempfile.TemporaryDirectory(prefix="leanconv-bench-") as folder:
-        if options.what == "layers":
-            specs = {n: ConvSpec.parse(p, batch=options.batch or 1) for n, p in LAYERS.items()}
-            works = layer_works(specs, Path(folder))
-        elif is_problem(options.what):
-            spec = read_problem(options.what, batch=options.batch or 1)
-            named = options.what if options.what in LAYERS else ""
-            works = layer_works({named: spec}, Path(folder))
-        else:
-            works = iter([_model_work(options)])
-        return compare(works, ENGINES, options)
+        if specs is None:
+            return compare([_model_work(options)], ENGINES, options)
+        if options.gradient:
+            works = gradient_works(specs, options.gradient, Path(folder))
+            return compare(works, GRADIENT_ENGINES, options)
+        return compare(layer_works(specs, Path(folder)), ENGINES, options)
+
+
+def _specs(options: argparse.Namespace) -> dict[str, ConvSpec] | None:
+    """The convolutions that are asked for, by name; None for a model."""
+    batch = options.batch or 1
+    if options.what == "layers":
+        return {name: ConvSpec.parse(problem, batch=batch) for name, problem in LAYERS.items()}
+    if is_problem(options.what):
+        named = options.what if options.what in LAYERS else ""
+        return {named: read_problem(options.what, batch=batch)}
+    return None
 
 
 def layer_works(specs: Mapping[str, ConvSpec], folder: Path, exact: bool = False) -> Iterator[Work]:

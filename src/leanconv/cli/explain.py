@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.inputs import given_values
+from leanconv.cli.gradients import add_gradient_option, gradient_plan, window_arguments
 from leanconv.cli.network_inputs import (
     input_shapes,
     is_problem,
@@ -77,6 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_load_options(parser)
     add_input_options(parser)
     add_output_options(parser)
+    add_gradient_option(parser, "explain, of a problem,")
     parser.add_argument(
         "--fields",
         action="store_true",
@@ -108,6 +110,8 @@ def execute(options: argparse.Namespace) -> int:
             f"--layer, --html, --plan and --save go with a model; got the problem {options.what}; "
             "leave them out, or give an ONNX file"
         )
+    if options.gradient and not problem:
+        raise UsageError(f"--gradient goes with a problem; got {options.what}; leave it out")
     if options.fields or options.guards:
         if problem:
             name = "--fields" if options.fields else "--guards"
@@ -275,20 +279,20 @@ def _problem(options: argparse.Namespace) -> dict[str, Any]:
         )
     if settings.pop("stream_weights"):
         raise UsageError("--stream-weights goes with a model; a problem is one layer")
-    plan = leanconv.plan_conv2d(
-        spec.input_shape,
-        np.zeros(spec.weight_shape, spec.dtype),
-        stride=spec.stride,
-        padding=(*spec.pad_begin, *spec.pad_end),
-        dilation=spec.dilation,
-        groups=spec.groups,
-        **settings,
-    )
+    plan: Any  # of the convolution, or of its gradient
+    if options.gradient:
+        for name in ("precision", "tune"):
+            if settings.pop(name):
+                raise UsageError(f"--{name} goes with no gradient; leave it, or --gradient, out")
+        plan, how = gradient_plan(spec, options.gradient, settings)
+    else:
+        weights = np.zeros(spec.weight_shape, spec.dtype)
+        window = window_arguments(spec)
+        plan = leanconv.plan_conv2d(spec.input_shape, weights, **window, **settings)
+        how = {name: getattr(plan, name) for name in ("algorithm", "parameters", "selector")}
     return {
         "problem": str(spec),
-        "algorithm": plan.algorithm,
-        "parameters": plan.parameters,
-        "selector": plan.selector,
+        **how,
         "flops": spec.flops,
         "dtype": spec.dtype,
         "asked": {

@@ -130,6 +130,14 @@ def not_negative(text: str) -> float:
     return number
 
 
+def part(text: str) -> float:
+    """Read a number from 0 to 1 (an argparse type)."""
+    number = _number(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1, such as 0.9")
+    return number
+
+
 def _number(text: str) -> float:
     try:
         return float(text)

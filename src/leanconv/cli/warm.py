@@ -381,4 +381,5 @@ def usual_network(name: str) -> Model:
         bytes=0,
         limits=Limits(),
         metadata={},
+        spread_bytes=0,
     )

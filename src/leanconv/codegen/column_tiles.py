@@ -11,7 +11,7 @@ from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.geometry import Window, first_residue_below
 from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import fixed, least
+from leanconv.symbolic import fixed, least, most
 
 Index: TypeAlias = Any  # a number, one that the kernel reads, or one that it computes
 _Run = tuple[int, int, tuple[int, ...]]
@@ -127,6 +127,45 @@ def overlapping_tiles(window: Window, pixels: int, once: bool) -> list[ColumnTil
     return [ColumnTile(0, width, 1, (), computed=True)]
 
 
+def tiles_of_one_code(window: Window, pixels: int) -> list[ColumnTile]:
+    """Cut the output columns so that one code serves all widths.
+
+    Before column `past` all taps touch the input, or but the first column's do: tiles if there are
+    columns enough for one, else smaller ones. Columns that are left compute their taps.
+    """
+    width, kernel = window.out[2], window.kernel[2]
+    reach = (kernel - 1) * window.dilation[2]
+    past = (window.size[2] - 1 - reach + window.pad[2]) // window.stride[2] + 1
+    if isinstance(past, int) and past <= 0:
+        return [ColumnTile(0, width, 1, (), computed=True)]
+    first = max(_first_full(window), 0)
+    begin = first if first > 1 else 0  # columns before it compute their taps, too
+    count, tiles = most(least(past, width) - begin, 0), list[ColumnTile]()
+    if begin:
+        before = least(begin, width)
+        tiles.append(ColumnTile(0, before, 1, (), computed=True))
+    done: Index = 0  # 1 where larger tiles serve
+    for columns in dict.fromkeys((pixels, max(1, pixels // 3))):
+        fits = least(count // columns, 1)
+        here, done = fits - done, fits
+        wide, narrow, start = _whole(window, columns), _whole(window, _half(columns)), begin
+        if first == 1:
+            steps = (window.pad[2] - column * window.stride[2] for column in range(columns))
+            taps = [(max(0, ceil_div(step, window.dilation[2])), kernel) for step in steps]
+            tiles.append(replace(wide, runs=_runs(taps), needed=here))
+            start = columns
+        stop = begin + count
+        left = (stop - start) * here
+        whole = (left + (columns - 1 - narrow.pixels)) // columns * here
+        tiles += [
+            replace(wide, first=start, count=whole, most=stop - columns, needed=whole),
+            replace(narrow, first=stop - narrow.pixels, needed=left - whole * columns),
+        ]
+    served = begin + count * done
+    tiles.append(ColumnTile(served, width - served, 1, (), computed=True, needed=width - served))
+    return tiles
+
+
 def _between_edges(window: Window, pixels: int, stop: Index, once: bool) -> list[ColumnTile]:
     """A tile at either edge, and those between; none if the row is too narrow for that."""
     width = window.out[2]
@@ -214,9 +253,8 @@ def _between(window: Window, pixels: int, first: int, count: int, once: bool) ->
     # The last tile is narrow if at most its half is left: count // pixels wide ones then, else one
     # more.
     whole = (count + (pixels - 1 - narrow.pixels)) // pixels
-    most = stop - pixels
     return [
-        replace(wide, first=first, count=whole, most=most, needed=whole),
+        replace(wide, first=first, count=whole, most=stop - pixels, needed=whole),
         replace(narrow, first=stop - narrow.pixels, needed=count - whole * pixels),
     ]
 

@@ -134,6 +134,10 @@ class HalfStored(Kernel):
         with halves_of_operands(self.halves):
             return self.kernel.emit(target)
 
+    def packing_cycles(self, target: Target) -> float:
+        """Those of the kernel: memory that is half as much hides the conversion."""
+        return self.kernel.packing_cycles(target)
+
     @property
     def constant_bytes(self) -> Mapping[str, int]:
         """Bytes of the kernel's constants, half as many where they are halves."""

@@ -198,7 +198,7 @@ _NEEDS = {
     "avx512": ("avx512f", "avx512vl", "avx512dq", "avx512bw"),
 }
 # LLVM's names of the features that the target's extensions are, by architecture.
-_X86_EXTENSIONS = {
+X86_EXTENSIONS = {
     "amx_bf16": ("amx-tile", "amx-bf16"),
     "amx_int8": ("amx-tile", "amx-int8"),
     "avx_vnni": ("avxvnni",),
@@ -218,7 +218,7 @@ _ARM_EXTENSIONS = {
 
 def _extensions(features: Mapping[str, bool]) -> tuple[str, ...]:
     """The extensions that this machine has, of those that a target may have."""
-    known = _ARM_EXTENSIONS if platform.machine() in ("aarch64", "arm64") else _X86_EXTENSIONS
+    known = _ARM_EXTENSIONS if platform.machine() in ("aarch64", "arm64") else X86_EXTENSIONS
     return tuple(
         name for name, needed in known.items() if all(features.get(each) for each in needed)
     )
@@ -307,7 +307,7 @@ def _runs(target: Target, features: Mapping[str, bool]) -> bool:
     alike = target.triple.split("-")[0] == host().triple.split("-")[0]
     if target.isa == "neon" and not features:
         return alike  # not every system lists them
-    known = _ARM_EXTENSIONS if target.isa == "neon" else _X86_EXTENSIONS
+    known = _ARM_EXTENSIONS if target.isa == "neon" else X86_EXTENSIONS
     used = (known[name] for name in target.extensions if name in _EMITTED)
     needed = [*_NEEDS.get(target.isa, ()), *(name for names in used for name in names)]
     tiles = any(name.startswith("amx-") for name in needed)

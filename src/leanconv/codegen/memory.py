@@ -151,6 +151,16 @@ class Memory(Instructions):
         align = align or bytes_of(element_of(value.kind))
         self.emit(f"store {value}, {address}, align {align}")
 
+    def stream(self, value: Value, address: Pointer) -> None:
+        """Store a vector past the caches, at an address aligned as it is; see `fence`."""
+        self._declared["nontemporal"] = "!0 = !{i32 1}"
+        align = bytes_of(element_of(value.kind)) * lanes_of(value.kind)
+        self.emit(f"store {value}, {address}, align {align}, !nontemporal !0")
+
+    def fence(self) -> None:
+        """Make what was stored past the caches visible to what other threads do later."""
+        self.emit("fence seq_cst")
+
     def _stored(self, value: Value, address: Pointer) -> Value:
         """Convert a value to the type that is stored at an address."""
         if _held(address.element, value.kind) == value.kind:
@@ -175,12 +185,15 @@ class Memory(Instructions):
             return self.const(kind, range(lanes)).compare("slt", limit)
         return self.const(vector("i1", lanes), [int(i < count) for i in range(lanes)])
 
-    def masked_load(self, address: Pointer, kind: str, mask: Value) -> Value:
-        """Load the lanes of a mask, zero elsewhere; masked-off lanes are never touched."""
+    def masked_load(self, address: Pointer, kind: str, mask: Value, align: int = 0) -> Value:
+        """Load the lanes of a mask, zero elsewhere; masked-off lanes are never touched.
+
+        Aligned as elements are by default.
+        """
         held = _held(address.element, kind)
-        align = self.const("i32", bytes_of(element_of(held)))
+        aligned = self.const("i32", align or bytes_of(element_of(held)))
         name = f"llvm.masked.load.{mangled(held)}.p0"
-        loaded = self.intrinsic(name, held, address, align, mask, self.zero(held))
+        loaded = self.intrinsic(name, held, address, aligned, mask, self.zero(held))
         return loaded if held == kind else from_bits(self, loaded, _half(address, kind), kind)
 
     def gather(self, base: Pointer, indices: Value, mask: Value) -> Value:
@@ -193,6 +206,14 @@ class Memory(Instructions):
         name = f"llvm.masked.gather.{mangled(held)}.{mangled(places)}"
         loaded = self.intrinsic(name, held, at, align, mask, self.zero(held))
         return loaded if held == kind else from_bits(self, loaded, base.element, kind)
+
+    def scatter(self, value: Value, base: Pointer, indices: Value, mask: Value) -> None:
+        """Store the lanes of a mask at 32-bit indices; masked-off lanes are never touched."""
+        value, places = self._stored(value, base), vector("ptr", lanes_of(indices.kind))
+        at = self.define(f"getelementptr {base.element}, {base}, {indices}", places)
+        align = self.const("i32", bytes_of(base.element))
+        name = f"llvm.masked.scatter.{mangled(value.kind)}.{mangled(places)}"
+        self.effect(name, value, at, align, mask)
 
     def masked_store(self, value: Value, address: Pointer, mask: Value) -> None:
         """Store the lanes of a mask; masked-off lanes are never touched."""

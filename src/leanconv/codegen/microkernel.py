@@ -48,14 +48,15 @@ class ReductionLoop:
     Attributes:
         label: name of the index in the emitted code: `"kh"`, `"ic"` …
         extent: iterations, at least one: a number, or a value computed by the kernel.
-        a_stride, b_stride: elements by which A and B advance in each iteration.
+        a_stride, b_stride: elements by which A and B advance in each iteration, numbers or values,
+            too.
         start: first index; A and B advance by `index * stride`.
     """
 
     label: str
     extent: Value | int
-    a_stride: int
-    b_stride: int
+    a_stride: Value | int
+    b_stride: Value | int
     start: Value | int = 0
 
 
@@ -224,7 +225,7 @@ def _steps_by_lane(
     rows: Sequence[int],
     a: Pointer,
     b: Pointer,
-    b_stride: int,
+    b_stride: Value | int,
 ) -> None:
     """Emit one step for each lane: sums are as those of `_step`, bit by bit.
 

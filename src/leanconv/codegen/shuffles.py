@@ -43,6 +43,26 @@ def interleave(e: Function, vectors: list[Value]) -> list[Value]:
     return found
 
 
+def deinterleave(e: Function, parts: list[Value], phase: int = 0) -> Value:
+    """Lanes phase, phase + s, phase + 2s … of s vectors, one after the other."""
+    stride, lanes, result = len(parts), lanes_of(parts[0].kind), parts[0]
+    if stride == 1:
+        return result
+    # After part q the lanes that come from parts 0 … q are in place.
+    for q in range(1, stride):
+        picks = []
+        for lane in range(lanes):
+            part, inside = divmod(lane * stride + phase, lanes)
+            if part == q:
+                picks.append(lanes + inside)
+            elif part < q:
+                picks.append(inside if q == 1 else lane)
+            else:
+                picks.append(-1)
+        result = e.shuffle(result, parts[q], picks)
+    return result
+
+
 def transpose(e: Function, rows: list[Value]) -> list[Value]:
     """Transpose L vectors of L lanes: result j holds lane j of each row, in order.
 

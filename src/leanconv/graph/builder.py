@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError, UnsupportedError
-from leanconv.graph.ir import Attributes, Graph, TensorType, is_filled
+from leanconv.graph.ir import Attributes, Graph, TensorType, is_filled, is_spread, spread_zeros
 from leanconv.graph.limits import FoldBudget, Limits, RunBudget
 from leanconv.graph.narrow_codes import read_mark
 from leanconv.graph.ops import OPS, check_dtypes, evaluate, infer, table_bytes, working_bytes
@@ -33,6 +33,7 @@ from leanconv.types import FLOAT16, FLOAT32, FLOAT64, DType, as_dtype
 from leanconv.units import shape_text
 
 _CHOSEN = slice(1, 3)  # inputs of a Where
+_PIECE = 64 * 1024  # elements of a spread constant that are converted at once
 
 
 class Builder:
@@ -436,7 +437,15 @@ def _of_dtype(array: Array, dtype: DType) -> Array:
 
 
 def _converted(array: Array, dtype: DType) -> Array:
-    """An array in another dtype; one that repeats a number still does."""
+    """An array in another dtype; one that repeats a number, or is spread, still does and is."""
+    if is_spread(array):
+        made = spread_zeros(array.shape, np.dtype(dtype.numpy))
+        bits, rows = array.reshape(-1).view(f"u{array.itemsize}"), made.reshape(-1)
+        for first in range(0, array.size, _PIECE):
+            some = slice(first, first + _PIECE)
+            if bits[some].any():  # what is written takes memory
+                rows[some] = array.reshape(-1)[some]
+        return made
     if not is_filled(array):
         return array.astype(dtype)
     return np.broadcast_to(array[(slice(1),) * array.ndim].reshape(()).astype(dtype), array.shape)

@@ -14,18 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from leanconv.files import mapped_file
-from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled
-from leanconv.records import dataclass, replace
+from leanconv.graph.ir import Attributes, Graph, Node, TensorType, is_filled, is_spread
+from leanconv.records import cached_property, dataclass, replace
 from leanconv.types import as_dtype
 
 Array = npt.NDArray[Any]
 
 # A pass may make this many times the bytes of constants that its graph came with, and a little
 # more. Honest networks need twice at most; a file whose nodes all share one large weight must not
-# make a copy of it for each of them. Constants that repeat one number count once: they have taken
-# no memory so far.
+# make a copy of it for each of them. Constants that repeat one number count once, and spread ones
+# twice: they have taken no memory so far.
 _GROWTH = 4
 _GROWTH_BYTES = 16 * 2**20
+PIECE_ELEMENTS = 64 * 1024  # of weights that a pass computes at once, so that they stay in cache
 
 
 _moved: ContextVar[Callable[[Array], Array]] = ContextVar("moved", default=lambda array: array)
@@ -69,8 +70,7 @@ class Editor:
         self._renames: dict[str, str] = {}  # inner name -> name of the graph output that it became
         self._numbers: dict[str, int] = {}
         self._uniform: dict[str, float | None] = {}
-        held = sum(a.nbytes * (1 if is_filled(a) else _GROWTH) for a in graph.constants.values())
-        self._allowance = held + _GROWTH_BYTES
+        self._made_bytes = 0
 
     # What is there
 
@@ -117,7 +117,15 @@ class Editor:
 
     def may_add(self, byte_count: int) -> bool:
         """Return whether so many bytes of constants may be made; passes check before they work."""
-        return byte_count <= self._allowance
+        return byte_count <= self._most_bytes - self._made_bytes
+
+    @cached_property
+    def _most_bytes(self) -> int:
+        """Bytes of all constants that may be made."""
+        return _GROWTH_BYTES + sum(
+            array.nbytes * (1 if is_filled(array) else 2 if is_spread(array) else _GROWTH)
+            for array in self._graph.constants.values()
+        )
 
     def value(self, hint: str, kind: TensorType) -> str:
         """A new name for a value of the given type."""
@@ -137,7 +145,7 @@ class Editor:
         array.flags.writeable = False
         name = self.value(hint, TensorType(array.shape, as_dtype(array.dtype)))
         self.constants[name] = array
-        self._allowance -= array.nbytes
+        self._made_bytes += array.nbytes
         return name
 
     # What happens to the node that is visited

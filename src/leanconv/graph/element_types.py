@@ -14,6 +14,7 @@ from leanconv.errors import ModelError, UnsupportedError, shown
 from leanconv.graph.builder import Builder
 from leanconv.graph.convert import RULES
 from leanconv.graph.file_graph import FileNode
+from leanconv.graph.ir import takes_no_memory
 from leanconv.graph.narrow_codes import from_bfloat16, is_narrow, read_mark, to_bfloat16
 from leanconv.graph.onnx_file import FileModel
 from leanconv.graph.onnx_flow import held_flow
@@ -191,11 +192,13 @@ def float_bytes(file: FileModel) -> int:
     """
     packed = {}
     for name, array in file.constants.items():
-        if is_narrow(array):
+        if is_narrow(array) and not takes_no_memory(array):
             packed[name] = read_mark(array)[0].size
     for node in file.nodes:
         held = file.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
         bits = node.attributes.get("bits", 4)
-        if node.op == "com.microsoft.MatMulNBits" and held is not None and 1 <= bits <= 8:
+        if held is None or takes_no_memory(held):
+            continue
+        if node.op == "com.microsoft.MatMulNBits" and 1 <= bits <= 8:
             packed[node.inputs[1]] = held.nbytes * 8 // bits
     return int(np.sum(list(packed.values()), dtype=np.int64)) * FLOAT32.bytes

@@ -90,6 +90,14 @@ def _attribute(name: str, value: int | tuple[int, ...] | memoryview) -> bytes | 
 
 
 @dataclass(frozen=True, eq=False)
+class Undecoded:
+    """An initialiser as bytes: of a SparseTensorProto if it is sparse, or else of a TensorProto."""
+
+    data: memoryview
+    is_sparse: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class FileGraph:
     """A graph that a node of the file holds. Its names are its own, but for those of `captured`.
 
@@ -102,8 +110,7 @@ class FileGraph:
         refused: why it cannot be computed, None if nothing is known that speaks against it.
         declared: types of the outputs as the file declares them, None where it does not say of
             what elements they are; extents that are no numbers are 0, without a rank none.
-        undecoded: the bytes of initialisers that are no constants yet, None for one that is not
-            dense.
+        undecoded: initialisers that are no constants yet.
     """
 
     inputs: tuple[str, ...]
@@ -113,7 +120,7 @@ class FileGraph:
     captured: Mapping[str, str]
     refused: LeanConvError | None = None
     declared: tuple[TensorType | None, ...] = ()
-    undecoded: Mapping[str, memoryview | None] = field(default_factory=dict)
+    undecoded: Mapping[str, Undecoded] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

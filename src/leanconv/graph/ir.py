@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import chain, count
 from types import MappingProxyType
 from typing import Any
@@ -47,6 +50,50 @@ def is_filled(array: np.ndarray) -> bool:
     """Return whether a constant is one number, repeated by strides of 0: it takes no memory."""
     steps = zip(array.strides, array.shape, strict=True)
     return array.size > 1 and all(stride == 0 or extent == 1 for stride, extent in steps)
+
+
+class _Spread(mmap.mmap):
+    """Memory of zeros, of which pages that nothing writes take none."""
+
+
+_LEAST_SPREAD = 1 << 20  # bytes
+
+
+def spread_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """An array of zeros for a constant of which a file has few numbers.
+
+    Where it is large, a page of it takes memory when something is written there, and `is_spread`
+    tells it from others.
+
+    Raises:
+        ValueError: there are no arrays of that shape.
+        MemoryError: there are too few addresses for it.
+    """
+    size = dtype.itemsize * math.prod(shape)
+    if size < _LEAST_SPREAD:
+        return np.zeros(shape, dtype)
+    private = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
+    try:
+        memory = _Spread(-1, size, **private)
+    except OSError as error:
+        raise MemoryError(str(error)) from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # where pages are small in any case
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def is_spread(array: np.ndarray) -> bool:
+    """Return whether a large constant lies in memory of `spread_zeros`."""
+    if array.nbytes < _LEAST_SPREAD:
+        return False
+    base = owner(array).base
+    return isinstance(base.obj if isinstance(base, memoryview) else base, _Spread)
+
+
+def takes_no_memory(array: np.ndarray) -> bool:
+    """Return whether a constant takes none but for a few numbers, however large it is."""
+    return is_filled(array) or is_spread(array)
 
 
 def in_rows(array: np.ndarray) -> np.ndarray:
@@ -167,6 +214,7 @@ class Graph:
             extents or constants that are known when it has run, and why; "" where they read what
             another one of them gives. What they read, it gives as further outputs.
         cuts: of those of them that it computes with room for all, what is cut of each result.
+        dropped: channels of convolutions that `passes.drop_channels` has left out.
     """
 
     inputs: tuple[str, ...]
@@ -179,6 +227,7 @@ class Graph:
     from_sizes: Graph | None = None
     late: Mapping[int, str] = field(default_factory=lambda: MappingProxyType({}))
     cuts: Mapping[int, tuple[Cut, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    dropped: int = 0
 
     @cached_property
     def dtype(self) -> DType:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import owner
+from leanconv.graph.ir import is_spread, owner
 from leanconv.records import dataclass
 from leanconv.symbolic import plain
 from leanconv.units import format_bytes
@@ -36,8 +36,9 @@ class Limits:
         late_traffic_bytes: that these nodes may read and write in one run.
         late_nodes: the most of them in one run, each iteration of a loop counted.
         filled_bytes: constants that are one number repeated, as the file declares them, all
-            together. They take memory when they are packed, not at load: the published networks
-            without weights have 36 such nodes for VGG-19's 548 MiB, in a file of 9 kB.
+            together, and sparse ones as dense arrays. They take memory when they are packed, not at
+            load: the published networks without weights have 36 such nodes for VGG-19's 548 MiB, in
+            a file of 9 kB.
     """
 
     file_bytes: int = (2 << 30) - 1
@@ -118,7 +119,7 @@ class FoldBudget:
             )
 
     def fill(self, filled_bytes: int) -> None:
-        """Account for a constant that repeats one number.
+        """Account for a constant that repeats one number, or for sparse ones.
 
         Raises:
             SpentError: all of them together would take too many bytes.
@@ -126,8 +127,9 @@ class FoldBudget:
         self._filled_left -= filled_bytes
         if self._filled_left < 0:
             raise SpentError(
-                f"the constants that repeat one number take over {format_bytes(self._filled)}; "
-                "expected at most that many; store the weights in the file"
+                "the constants that repeat one number, and sparse ones, take over "
+                f"{format_bytes(self._filled)}; expected at most that many; store the weights in "
+                "the file"
             )
 
     def expect(self, needed_bytes: int) -> None:
@@ -159,7 +161,7 @@ class FoldBudget:
         """Account for arrays until they are freed."""
         for array in arrays:
             whole = owner(array)
-            known = id(whole) in self._bytes or id(whole) in self._given
+            known = id(whole) in self._bytes or id(whole) in self._given or is_spread(whole)
             if whole.nbytes >= _COUNTED and not known:
                 self._bytes[id(whole)] = whole.nbytes
                 self._alive += whole.nbytes

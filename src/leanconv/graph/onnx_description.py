@@ -9,7 +9,8 @@ from leanconv.errors import InputError, LeanConvError, ModelError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.file_kinds import refuse_other
 from leanconv.graph.limits import Limits
-from leanconv.graph.onnx_tensor import open_view, tensor_name
+from leanconv.graph.onnx_initializers import tensor_name, values_of
+from leanconv.graph.onnx_tensor import open_view
 from leanconv.graph.ops.base import MAX_RANK
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
@@ -68,12 +69,14 @@ def describe(source: Path | bytes, limits: Limits | None = None) -> Description:
         ModelError: the file is no ONNX file, or a damaged one.
     """
     limits = limits or Limits()
-    data = memoryview(source) if isinstance(source, bytes) else open_view(source, None, InputError)
+    data = memoryview(source) if isinstance(source, bytes) else open_view(source, InputError)
     reader = Reader(limits.fields)
     most = {"metadata_props": limits.metadata, "node": limits.nodes}
     model = outermost(reader, data, "" if isinstance(source, bytes) else source.name, most)
     graph = reader.message(model["graph"], schema.GRAPH, "GraphProto", most)
-    weights = frozenset(tensor_name(each, reader) for each in graph["initializer"])
+    names = [tensor_name(each, reader) for each in graph["initializer"]]
+    names += [values_of(each, reader).get("name", "") for each in graph["sparse_initializer"]]
+    weights = frozenset(names)
     inputs = (declared_port(each, reader) for each in graph["input"])
     return Description(
         producer_name=model.get("producer_name", ""),

@@ -19,8 +19,9 @@ from leanconv.graph.network_inputs import is_small
 from leanconv.graph.onnx_description import metadata, outermost
 from leanconv.graph.onnx_flow import Subgraphs, check_operations, flowing
 from leanconv.graph.onnx_functions import Functions
+from leanconv.graph.onnx_initializers import initializer, initializers
 from leanconv.graph.onnx_nodes import decoded, raw_nodes
-from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number, initializer, initializers
+from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader
 from leanconv.records import dataclass
@@ -73,6 +74,7 @@ class FileModel:
         nodes: the nodes that the outputs need, in an order in which they can run.
         constants: the file's weights, views of it where possible.
         metadata: the file's own key-value pairs.
+        spread_bytes: of what the file has as sparse tensors, where it is dense.
     """
 
     inputs: tuple[ModelInput, ...]
@@ -83,6 +85,7 @@ class FileModel:
     nodes: tuple[FileNode, ...]
     constants: Mapping[str, Array]
     metadata: Mapping[str, str]
+    spread_bytes: int
 
 
 def read_file(data: memoryview, files: ExternalFiles, limits: Limits, name: str = "") -> FileModel:
@@ -93,7 +96,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits, name: str 
         ModelError: the bytes are not a sound ONNX file, or exceed the limits.
         UnsupportedError: an operation, opset or element type that is not taken.
     """
-    reader = Reader(limits.fields)
+    reader = Reader(limits.fields, limits.filled_bytes)
     most = {"metadata_props": limits.metadata}
     model = outermost(reader, data, name, most)
     opset = _opset(reader, model)
@@ -137,6 +140,7 @@ def read_file(data: memoryview, files: ExternalFiles, limits: Limits, name: str 
         nodes=in_parts(decoded(each, reader, files) for each in raw),
         constants=MappingProxyType(constants),
         metadata=MappingProxyType(pairs),
+        spread_bytes=reader.spread_bytes,
     )
 
 

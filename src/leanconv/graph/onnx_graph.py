@@ -16,8 +16,8 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph import onnx_schema as schema
 from leanconv.graph.file_graph import DOMAINS, FileNode
 from leanconv.graph.limits import Limits
+from leanconv.graph.onnx_initializers import tensor_name, values_of
 from leanconv.graph.onnx_nodes import MOST_NESTED, named_node
-from leanconv.graph.onnx_tensor import tensor_name
 from leanconv.graph.ops.base import Array
 from leanconv.graph.wire import Message, Reader, fields, written
 from leanconv.records import dataclass, field, replace
@@ -82,7 +82,7 @@ class OnnxGraph:
             elif isinstance(payload, memoryview):
                 kept.setdefault(number, []).append(payload)
         tensors = {tensor_name(each, reader): each for each in kept.get(_TENSOR, ())}
-        sparse = {_sparse_name(each, reader): each for each in kept.get(_SPARSE, ())}
+        sparse = {values_of(each, reader).get("name", ""): each for each in kept.get(_SPARSE, ())}
         inputs, outputs, values = (
             {_value_name(each, reader): each for each in kept.get(number, ())}
             for number in (_INPUT, _OUTPUT, _VALUE)
@@ -186,7 +186,7 @@ class OnnxGraph:
         """A name for a value that no value has yet, and that no later call gives."""
         if not self.taken:
             self.taken = {name for node in self.nodes for name in (*node.inputs, *node.outputs)}
-            self.taken |= {*self.constants, *self.inputs, *self.tensors}
+            self.taken |= {*self.constants, *self.inputs, *self.tensors, *self.sparse}
         name, number = wanted, 1
         while name in self.taken:
             name, number = f"{wanted}_{number}", number + 1
@@ -228,11 +228,6 @@ def _captured(attributes: Iterable[Message], reader: Reader, depth: int) -> set[
 def _value_name(data: memoryview, reader: Reader) -> str:
     name: str = reader.message(data, schema.VALUE, "value").get("name", "")
     return name
-
-
-def _sparse_name(data: memoryview, reader: Reader) -> str:
-    values = reader.message(data, schema.SPARSE, "sparse initializer").get("values")
-    return tensor_name(values, reader) if values is not None else ""
 
 
 def named_value(

@@ -105,6 +105,7 @@ class Model(FileModel):
         """
         single = FLOAT64 if self.runtime_dtype(dtype) != self.dtype else FLOAT32
         builder = Builder(single, self.limits, self.bytes, holds_graphs, self.halves)
+        builder.budget.fill(self.spread_bytes)
         bound, contradiction = self._bound_shapes(shapes or {})
         inputs = {}
         for each in self.inputs:
@@ -334,7 +335,7 @@ def read_model(
         raise InputError(f"the model {str(source)!r} cannot be read: {reason(error)}") from error
     if folder:
         raise InputError(f"the model {str(source)!r} is {folder_kind(target)}")
-    data = open_view(target, None, InputError)
+    data = open_view(target, InputError)
     if len(data) > limits.file_bytes:
         refuse_other(data, path.name)
         raise InputError(

@@ -21,13 +21,8 @@ from leanconv.graph.file_graph import FileGraph, FileNode, table_key
 from leanconv.graph.ir import TensorType
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import Port, declared_port
-from leanconv.graph.onnx_tensor import (
-    ExternalFiles,
-    dtype_of_number,
-    initializer,
-    initializers,
-    read_tensor,
-)
+from leanconv.graph.onnx_initializers import initializer, initializers, read_sparse
+from leanconv.graph.onnx_tensor import ExternalFiles, dtype_of_number, read_tensor
 from leanconv.graph.ops.base import MAX_RANK, Array
 from leanconv.graph.wire import Message, Reader, fixed, integers, text
 from leanconv.types import DType
@@ -249,6 +244,9 @@ def _attribute(
         return name, dtype_of_number(schema.DTYPE_NUMBERS.get(written, 0), f"attribute {name}")
     if got != ("int" if wanted in ("dtype", "element type") else wanted):
         raise ModelError(f"attribute {name} is of kind {got}; expected {wanted}")
+    if wanted == "sparse tensor":
+        sparse = message.get("sparse_tensor", memoryview(b""))
+        return name, read_sparse(sparse, reader, files, f"attribute {name}")[1]
     if wanted == "tensor":
         return name, read_tensor(message.get("t", memoryview(b"")), reader, files, name)[1]
     value = _DECODERS[wanted](message, name)
@@ -263,7 +261,8 @@ def _kind(message: Message) -> str:
     """The kind of an attribute; very old files have some without a type."""
     if message.get("type", 0) in schema.ATTRIBUTE_KINDS:
         return schema.ATTRIBUTE_KINDS[message["type"]]
-    for key, kind in (("f", "float"), ("i", "int"), ("s", "string"), ("t", "tensor")):
+    single = (("f", "float"), ("i", "int"), ("s", "string"), ("t", "tensor"))
+    for key, kind in (*single, ("sparse_tensor", "sparse tensor")):
         if key in message:
             return kind
     return "floats" if message["floats"] else "ints"

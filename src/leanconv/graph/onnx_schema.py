@@ -58,6 +58,7 @@ ATTRIBUTE: Schema = {
     9: ("strings", Kind.MANY),
     20: ("type", Kind.INT),
     21: ("ref_attr_name", Kind.TEXT),
+    22: ("sparse_tensor", Kind.BYTES),
 }
 TENSOR: Schema = {
     1: ("dims", Kind.INTS),
@@ -73,7 +74,11 @@ TENSOR: Schema = {
     13: ("external_data", Kind.MANY),
     14: ("data_location", Kind.INT),
 }
-SPARSE: Schema = {1: ("values", Kind.BYTES)}
+SPARSE: Schema = {
+    1: ("values", Kind.BYTES),
+    2: ("indices", Kind.BYTES),
+    3: ("dims", Kind.INTS),
+}
 ENTRY: Schema = {1: ("key", Kind.TEXT), 2: ("value", Kind.TEXT)}
 VALUE: Schema = {1: ("name", Kind.TEXT), 2: ("type", Kind.BYTES)}
 TYPE: Schema = {

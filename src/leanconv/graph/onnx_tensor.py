@@ -1,4 +1,4 @@
-"""Tensors of an ONNX file, initialisers among them: in the file itself or in files beside it."""
+"""Dense tensors of an ONNX file: in the file itself or in files beside it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from leanconv.errors import (
     SpecError,
     UnsupportedError,
     short,
-    shown,
 )
 from leanconv.files import open_regular, read_whole, reason
 from leanconv.graph import onnx_schema as schema
@@ -40,7 +39,6 @@ from leanconv.types import (
     UINT64,
     DType,
 )
-from leanconv.units import type_text
 
 _MAP_BYTES = 1 << 20
 _FIELDS = {
@@ -52,17 +50,15 @@ _FIELDS = {
 }
 
 
-def open_view(path: Path, limit: int | None, what: type[LeanConvError]) -> memoryview:
+def open_view(path: Path, what: type[LeanConvError]) -> memoryview:
     """The bytes of a regular file: mapped when large, read when small.
 
     Args:
         path: an existing file, with links resolved.
-        limit: the most bytes, or None.
         what: the error to raise when it cannot be read.
     """
-    advice = "store the weights as external data"
     try:
-        with open_regular(path, limit, wrong=what, advice=advice, follow=False) as file:
+        with open_regular(path, wrong=what, follow=False) as file:
             if os.fstat(file.fileno()).st_size >= _MAP_BYTES:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             return memoryview(read_whole(file))
@@ -153,7 +149,7 @@ class ExternalFiles:
         path = self._resolve(location) if held is None else name
         if path not in self._open:
             try:
-                self._open[path] = open_view(Path(path), None, ModelError) if held is None else held
+                self._open[path] = open_view(Path(path), ModelError) if held is None else held
             except ModelError as error:
                 raise ModelError(f"external data {location!r}: {error}") from error
         data = self._open[path]
@@ -225,31 +221,6 @@ def dtype_of_number(number: int, what: str, *, narrow: bool = False) -> DType:
     raise ModelError(f"{what} has the element type {number}; expected one of ONNX's, from 1 on")
 
 
-def tensor_name(data: memoryview, reader: Reader) -> str:
-    """The name of a tensor of which nothing else is looked at."""
-    name: str = reader.message(data, schema.TENSOR, "initializer").get("name", "")
-    return name
-
-
-def replaced_tensor(data: memoryview, reader: Reader, given: Array, what: str) -> Array:
-    """An array that is given in place of a tensor's own data.
-
-    Raises:
-        ModelError: the tensor is of another type or shape.
-    """
-    message = reader.message(data, schema.TENSOR, what)
-    dims = tuple(int(extent) for extent in integers(message["dims"], f"{what}.dims"))
-    dtype = dtype_of_number(message.get("data_type", 0), what)
-    if given.dtype != dtype or given.shape != dims:
-        raise ModelError(
-            f"{what} is {type_text(dtype, dims)}; expected that of the array that is given for "
-            f"it, {type_text(given.dtype, given.shape)}"
-        )
-    result: Array = np.require(given, requirements=["C"]).view()
-    result.flags.writeable = False
-    return result
-
-
 def read_tensor(
     data: memoryview, reader: Reader, files: ExternalFiles, what: str
 ) -> tuple[str, Array]:
@@ -269,12 +240,7 @@ def read_tensor(
     dtype = UINT16 if number == BFLOAT16.onnx else dtype_of_number(number, what, narrow=True)
     if "segment" in message:
         raise UnsupportedError(f"{what} is stored in segments; expected a whole tensor")
-    dims = tuple(int(extent) for extent in integers(message["dims"], f"{what}.dims"))
-    if len(dims) > MAX_RANK or any(extent < 0 for extent in dims):
-        raise ModelError(
-            f"{what} has dims {dims[: MAX_RANK + 1]}; expected at most {MAX_RANK} extents of at "
-            "least 0"
-        )
+    dims = read_dims(message, what)
     narrow, count = dtype.held != dtype, math.prod(dims)
     size = packed_bytes(dtype, count) if narrow else count * dtype.bytes
     external = functools.partial(_external, message, size, reader, files, what)
@@ -294,6 +260,21 @@ def read_tensor(
         raise ModelError(f"{what} has dims {dims} ({error}); expected smaller extents") from error
     result.flags.writeable = False
     return name, result
+
+
+def read_dims(message: Message, what: str) -> tuple[int, ...]:
+    """The extents of a tensor, dense or sparse.
+
+    Raises:
+        ModelError: they are too many, or negative.
+    """
+    dims = tuple(int(extent) for extent in integers(message["dims"], f"{what}.dims"))
+    if len(dims) > MAX_RANK or any(extent < 0 for extent in dims):
+        raise ModelError(
+            f"{what} has dims {dims[: MAX_RANK + 1]}; expected at most {MAX_RANK} extents of at "
+            "least 0"
+        )
+    return dims
 
 
 def _narrow_values(dtype: DType, dims: tuple[int, ...], data: Array, what: str) -> Array:
@@ -349,41 +330,3 @@ def _external(
             numbers[key] = int(written)
     location = entries.get("location", "")
     return files.view(location, numbers.get("offset", 0), numbers.get("length", size))
-
-
-def initializers(graph: Message, reader: Reader) -> dict[str, memoryview | None]:
-    """The bytes of all initialisers by name; None for one that is not dense.
-
-    Raises:
-        ModelError: one has no name, or two have the same.
-    """
-    result: dict[str, memoryview | None] = {}
-    for each in graph["initializer"]:
-        _name_once(result, tensor_name(each, reader), each)
-    for each in graph["sparse_initializer"]:
-        values = reader.message(each, schema.SPARSE, "sparse initializer").get("values", b"")
-        _name_once(result, tensor_name(memoryview(values), reader), None)
-    return result
-
-
-def _name_once(held: dict[str, memoryview | None], name: str, data: memoryview | None) -> None:
-    if not name or name in held:
-        raise ModelError(
-            f"initializer {shown(name)!r} has no name or is given twice; expected each once"
-        )
-    held[name] = data
-
-
-def initializer(name: str, data: memoryview | None, reader: Reader, files: ExternalFiles) -> Array:
-    """An initialiser that is needed.
-
-    Raises:
-        ModelError: the tensor is damaged.
-        UnsupportedError: the tensor is sparse, or of an element type that is not taken.
-    """
-    if data is None:
-        raise UnsupportedError(f"the initializer {shown(name)!r} is sparse; expected a dense one")
-    given = files.given.arrays.get(name)
-    if given is not None:
-        return replaced_tensor(data, reader, given, f"initializer {shown(name)!r}")
-    return read_tensor(data, reader, files, "initializer")[1]

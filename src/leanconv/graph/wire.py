@@ -44,11 +44,34 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class Reader:
-    """Decodes the messages of one file and counts their fields."""
+    """Decodes the messages of one file and counts their fields.
 
-    def __init__(self, fields: int) -> None:
+    Args:
+        fields: the most that it may have.
+        spread_bytes: the most bytes that its sparse tensors may come to where they are dense.
+
+    Attributes:
+        spread_bytes: those that sparse tensors have come to so far.
+    """
+
+    def __init__(self, fields: int, spread_bytes: int = 0) -> None:
         self._limit = fields
         self._left = fields
+        self._most_spread, self.spread_bytes = spread_bytes, 0
+
+    def spread(self, dense_bytes: int, what: str) -> None:
+        """Account for a sparse tensor that is about to be made dense.
+
+        Raises:
+            ModelError: with all others it takes too many bytes.
+        """
+        self.spread_bytes += dense_bytes
+        if self.spread_bytes > self._most_spread:
+            raise ModelError(
+                f"{what} brings the sparse tensors of the file to {self.spread_bytes} bytes where "
+                f"they are dense; expected at most {self._most_spread}; raise the limit "
+                "`filled_bytes` if you trust the file"
+            )
 
     def message(
         self, data: memoryview, schema: Schema, what: str, most: Mapping[str, int] | None = None

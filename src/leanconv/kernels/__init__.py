@@ -2,7 +2,8 @@
 
 A module may have two more names besides those of `KernelModule`: `accepts_blocked(node, graph,
 block)` says whether a node can be done with its tensors in blocks of so many channels, which none
-can where there is no such function; `CODES_IN_BLOCKS` says whether codes may be in blocks.
+can where there is no such function, and all where it is `any_blocks`; `CODES_IN_BLOCKS` says
+whether codes may be in blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
 from leanconv.target import Target
 
-__all__ = ["PIECE", "InPieces", "KernelContext", "KernelModule", "OfItems"]
+__all__ = ["PIECE", "InPieces", "KernelContext", "KernelModule", "OfItems", "any_blocks"]
 
 PIECE = 16384  # elements that one chunk reads
 
@@ -47,6 +48,12 @@ class KernelModule(Protocol):
 
     def lower(self, context: KernelContext) -> Lowered:
         """Make the kernels of a node whose result has elements."""
+
+
+def any_blocks(node: Node, graph: Graph, block: int) -> bool:
+    """The `accepts_blocked` of modules whose nodes do not care in what blocks their tensors are."""
+    del node, graph, block
+    return True
 
 
 class OfItems(Kernel):

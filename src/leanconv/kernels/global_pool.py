@@ -16,8 +16,7 @@ import numpy as np
 from leanconv.codegen.emitter import Carry, Function, Pointer, Value, lanes_of, vector
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.graph.ir import Graph, Node
-from leanconv.kernels import KernelContext, OfItems
+from leanconv.kernels import KernelContext, OfItems, any_blocks
 from leanconv.kernels.quantised_steps import as_codes, as_float
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
@@ -120,10 +119,7 @@ class GlobalCodePool(OfItems):
         return e.convert(op, codes, vector(INT32.llvm, lanes_of(codes.kind)))
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Return True: each lane is summed by itself."""
-    del node, graph, block
-    return True
+accepts_blocked = any_blocks  # each lane is summed by itself
 
 
 def lower(context: KernelContext) -> Lowered:

@@ -94,9 +94,8 @@ def run_of(
     count: int,
     tile: Sequence[str],
     sets: int = PARTIAL,
-    first: Value | int = 0,
 ) -> list[Value]:
-    """Combine `leaf(i)` over `first <= i < first + count`.
+    """Combine `leaf(i)` over `0 <= i < count`.
 
     Args:
         e: the function under construction.
@@ -105,12 +104,11 @@ def run_of(
         count: at least 1; one code serves all symbols.
         tile: the types of the tile's values.
         sets: accumulators at most, of a value each.
-        first: the first index.
 
     Returns:
         One total for each value of a tile.
     """
-    start = first if isinstance(first, Value) else e.i64(first)
+    start = e.i64(0)
     if isinstance(count, Symbol):
         return _run_of_any_count(e, how, leaf, e.i64(count), tile, sets, start)
 

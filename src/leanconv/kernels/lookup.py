@@ -18,8 +18,7 @@ from typing import Literal
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
-from leanconv.graph.ir import Graph, Node
-from leanconv.kernels import KernelContext
+from leanconv.kernels import KernelContext, any_blocks
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Extent
@@ -142,10 +141,7 @@ class Table:
         return e.gather(self.table, places, mask)
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Always: whatever the order of elements is, the result has it, too."""
-    del node, graph, block
-    return True
+accepts_blocked = any_blocks  # whatever the order of elements is, the result has it, too
 
 
 def lower(context: KernelContext) -> Lowered:

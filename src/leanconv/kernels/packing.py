@@ -45,6 +45,7 @@ class KnownOrder(ABC):
 PIECE_BYTES = 4 * 2**20  # packed by one call: the weights read meanwhile are in memory twice
 _CHUNK = 16384  # elements
 _SMALL = 4096  # elements of blocks whose tables may be kept
+_ELEMENT_MOVES = 4  # an element's place, a comparison and a selection, and the move itself
 # Of any type of so many bytes; float32 may become a half on its way.
 _MOVED = {each.bytes: each for each in (UINT8, INT16, FLOAT32, FLOAT64)}
 
@@ -80,6 +81,13 @@ class Rearrangement(Kernel):
         """Blocks by pieces of each."""
         return self.outer, self.inner, self.pieces
 
+    def packing_cycles(self, target: Target) -> float:
+        """Cycles of each element by itself, and of memory."""
+        elements = self.outer * self.inner * self.each
+        size = elements * self.dtype.bytes
+        moved = _ELEMENT_MOVES * target.costs.element_move * elements
+        return target.costs.overlapped(moved, packing_traffic(target, size, size))
+
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, elements."""
         del target
@@ -96,6 +104,20 @@ class Rearrangement(Kernel):
                 there = place.compare("sge", 0)
                 e.store(e.select(there, value, e.zero(value.kind)), result.at(i))
         return e.finish()
+
+
+def packing_traffic(target: Target, read: float, packed: float, streamed: bool = False) -> float:
+    """Return the cycles of memory of what packs.
+
+    A cache reads the lines that are written before; what is streamed is written past the caches.
+    """
+    costs = target.costs
+    if streamed:
+        return costs.moved(read + packed, target.l2_bytes)
+    cycles = costs.moved(read + 2 * packed, target.l2_bytes)
+    if read + packed <= costs.l3_share * target.l3_bytes:
+        return min(cycles, (read + packed) / costs.l3_copy)
+    return cycles
 
 
 def rearranged(blocks: np.ndarray, order: Order, each: int, dtype: DType) -> PackCall:

@@ -44,7 +44,7 @@ from leanconv.kernels.lane_reduce import (
 )
 from leanconv.records import dataclass
 from leanconv.spec.format import Format, ceil_div
-from leanconv.symbolic import Extent, Extents, fixed
+from leanconv.symbolic import Counts, Extent, fixed
 from leanconv.target import Target
 from leanconv.types import DType
 
@@ -69,7 +69,7 @@ class Reduction(InPieces):
 
     dtype: DType
     how: ReduceOp
-    extents: Extents
+    extents: Counts
     reduced: tuple[bool, ...]
     channels: Extent = 0
     width: int = 4
@@ -355,9 +355,10 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
 
 
 def _merged(
-    extents: Sequence[int], reduced: Sequence[bool]
+    extents: Sequence[int], reduced: Sequence[bool], opened: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[bool, ...]]:
-    axes = [(n, r) for n, r in zip(extents, reduced, strict=True) if n != 1]
+    given = enumerate(zip(extents, reduced, strict=True))
+    axes = [(n, r) for axis, (n, r) in given if axis in opened or n != 1]
     groups = [(prod(n for n, _ in g), kind) for kind, g in groupby(axes, lambda axis: axis[1])]
     groups = groups or [(1, False)]
     return tuple(n for n, _ in groups), tuple(r for _, r in groups)
@@ -391,7 +392,7 @@ def lower(context: KernelContext) -> Lowered:
         extents = (prod(extents[:2]), prod(extents[2:-1]), extents[-1])
         flags: tuple[bool, ...] = (False, True, False)
     else:
-        extents, flags = _merged(extents, reduced)
+        extents, flags = _merged(extents, reduced, graph.open_axes.get(x, ()))
     how, each = reduces
     kernel = Reduction(kind.dtype, how, extents, flags, channels, each=each)
     return Lowered((Call(kernel, (x, y)),), algorithm="reduction")

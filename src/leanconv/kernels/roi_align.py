@@ -17,8 +17,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
-from leanconv.graph.ir import Graph, Node
-from leanconv.kernels import KernelContext
+from leanconv.kernels import KernelContext, any_blocks
 from leanconv.kernels.sampling import limited
 from leanconv.records import dataclass
 from leanconv.symbolic import Extent, Extents
@@ -224,10 +223,7 @@ class _Nest:
                     total[unit] = e.fma(value, weight, total[unit])
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Images may be in blocks; regions are a matrix."""
-    del node, graph, block
-    return True
+accepts_blocked = any_blocks  # images may be; regions are a matrix
 
 
 def lower(context: KernelContext) -> Lowered:

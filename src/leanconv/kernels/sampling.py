@@ -25,9 +25,8 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import power_below
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.sampling import FARTHEST
-from leanconv.kernels import KernelContext
+from leanconv.kernels import KernelContext, any_blocks
 from leanconv.kernels.copy_plan import row_major
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
@@ -355,10 +354,7 @@ class GridSample(Kernel):
         return e.select(near, cell, e.const(cell.kind, 0.0 if self.align else -0.5))
 
 
-def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
-    """Images may be in blocks; the places are a matrix."""
-    del node, graph, block
-    return True
+accepts_blocked = any_blocks  # images may be; the places are a matrix
 
 
 def lower(context: KernelContext) -> Lowered:

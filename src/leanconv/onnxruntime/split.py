@@ -74,7 +74,10 @@ class FileParts:
     def external(self) -> bool:
         """True if weights lie in other files."""
         reader = Reader(Limits().fields)
-        tensors = self._graph.tensors.values()
+        tensors = [*self._graph.tensors.values()]
+        for each in self._graph.sparse.values():
+            held = reader.message(each, schema.SPARSE, "sparse initializer")
+            tensors += [held[part] for part in ("values", "indices") if part in held]
         messages = (reader.message(each, schema.TENSOR, "initializer") for each in tensors)
         return any(each.get("data_location") == _EXTERNAL for each in messages)
 

@@ -2,8 +2,8 @@
 
 `operator` is the interface: the formats that a node takes, the choices of how to compute it with
 their estimates, its kernels. `convolution` computes single convolutions, of floats and of codes
-(`conv_node`: what a node says of one), `chains` several at once, `single_kernel` all other
-operations. `calls` makes a node's calls of kernels.
+(`conv_node`: what a node says of one), `weight_gradient` the gradients of their weights, `chains`
+several at once, `single_kernel` all other operations. `calls` makes a node's calls of kernels.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from leanconv.operators.operator import (
     by_operation,
 )
 from leanconv.operators.single_kernel import SINGLE_KERNELS
+from leanconv.operators.weight_gradient import WEIGHT_GRADIENT
 
 __all__ = [
     "OPERATORS",
@@ -31,7 +32,9 @@ __all__ = [
     "operator_of",
 ]
 
-OPERATORS = by_operation(*CONVOLUTIONS, CONV_CHAIN, BLOCK_CHAIN, LOOP, *SINGLE_KERNELS)
+OPERATORS = by_operation(
+    *CONVOLUTIONS, CONV_CHAIN, BLOCK_CHAIN, LOOP, WEIGHT_GRADIENT, *SINGLE_KERNELS
+)
 
 
 def operator_of(node: Node) -> Operator:

@@ -17,6 +17,7 @@ from leanconv.kernels.copy_plan import reorder_call
 from leanconv.operators.operator import NodeContext
 from leanconv.records import dataclass, field, replace
 from leanconv.spec import Format
+from leanconv.target import Target
 from leanconv.types import HALVES, DType, as_dtype
 
 
@@ -56,7 +57,7 @@ def lowered(
         parts: in order.
         algorithm: the name that is shown to the user.
     """
-    out, types = context.node.output, context.graph.types
+    out, types = context.node.key, context.graph.types
     before, after, packings = list[Call](), list[Call](), list[Packing]()
     temporaries, values = dict[str, int](), dict(images)
     for name, form in reordered(context, forms).items():
@@ -99,47 +100,90 @@ def _packing(part: Part, sizes: Mapping[str, int], names: Mapping[str, str]) -> 
 
 
 # -- constants that each run packs -------------------------------------------------------------
-def packed_in_runs(made: Lowered, data: Mapping[str, np.ndarray]) -> Lowered:
+@dataclass(frozen=True, eq=False)
+class Made:
+    """An array that each run makes of data before constants are packed of it.
+
+    Attributes:
+        array: that stands for it in the packing calls; uninitialised.
+        calls: that make it, one piece after the other.
+    """
+
+    array: np.ndarray
+    calls: Sequence[PackCall]
+
+    def cycles(self, target: Target) -> float:
+        """Estimated cycles of one core."""
+        return sum(call.kernel.packing_cycles(target) for call in self.calls)
+
+
+def packed_in_runs(
+    made: Lowered, data: Mapping[str, np.ndarray], before: Sequence[Made] = ()
+) -> Lowered:
     """Return calls that first pack constants made of data, from the value into a temporary.
 
     Args:
         made: the calls, as if all were constant.
         data: arrays that stand for values in the packing calls, by the values' names.
+        before: arrays that are made of these, of which constants are packed.
     """
-    calls, packings = list[Call](), list[Packing]()
-    tables, inner, temporaries = dict[str, np.ndarray](), dict[str, View](), dict[str, int]()
+    runs, packings = _Runs(dict(data)), list[Packing]()
+    for number, each in enumerate(before):
+        name = f"{made.calls[-1].results[0]}/weights{number}"
+        runs.packs(name, each.array.nbytes, each.calls)
+        runs.held[name] = each.array
     for packing in made.packings:
         for packed, pieces in packing.calls().items():
-            size, read = packing.bytes[packed], [_read(piece, data) for piece in pieces]
-            if not any(read):
+            size = packing.bytes[packed]
+            if not runs.packs(packed, size, pieces):
                 packings.append(_once(packed, size, pieces))
-                continue
-            temporaries[packed], offset = size, 0
-            for number, (piece, source) in enumerate(zip(pieces, read, strict=True)):
-                assert source is not None, "a constant is made of values and of constants"
-                name = f"{packed}.{number}"
-                inner |= {f"{name}.source": source, name: View(packed, offset)}
-                own = {f"{name}.table{i}": table for i, table in enumerate(piece.tables())}
-                tables |= own
-                calls.append(Call(piece.kernel, (f"{name}.source", *own, name)))
-                offset += piece.bytes
+    unread = runs.held.keys() - {view.source for view in runs.inner.values()}
+    assert not unread, f"packed constants are made of copies of {sorted(unread)}"
     return replace(
         made,
-        calls=(*calls, *made.calls),
-        constants={**made.constants, **tables},
-        temporaries={**made.temporaries, **temporaries},
+        calls=(*runs.calls, *made.calls),
+        constants={**made.constants, **runs.tables},
+        temporaries={**made.temporaries, **runs.temporaries},
         packings=tuple(packings),
-        inner=inner,
+        inner=runs.inner,
     )
 
 
-def _read(piece: PackCall, data: Mapping[str, np.ndarray]) -> View | None:
-    """Return the bytes of a value that a piece reads; None if it reads a constant."""
-    address = piece.source().ctypes.data + piece.first
-    for name, array in data.items():
-        if 0 <= address - array.ctypes.data < array.nbytes:
-            return View(name, address - array.ctypes.data)
-    return None
+class _Runs:
+    """Calls that pack in each run, with what they name.
+
+    Args:
+        held: arrays that stand for values in packing calls, by the values' names.
+    """
+
+    def __init__(self, held: dict[str, np.ndarray]) -> None:
+        self.held, self.calls = held, list[Call]()
+        self.tables, self.inner = dict[str, np.ndarray](), dict[str, View]()
+        self.temporaries = dict[str, int]()
+
+    def packs(self, packed: str, size: int, pieces: Sequence[PackCall]) -> bool:
+        """Add the calls of a constant's pieces; False if these read no values."""
+        read = [self._read(piece) for piece in pieces]
+        if not any(read):
+            return False
+        self.temporaries[packed], offset = size, 0
+        for number, (piece, source) in enumerate(zip(pieces, read, strict=True)):
+            assert source is not None, "a constant is made of values and of constants"
+            name = f"{packed}.{number}"
+            self.inner |= {f"{name}.source": source, name: View(packed, offset)}
+            own = {f"{name}.table{i}": table for i, table in enumerate(piece.tables())}
+            self.tables |= own
+            self.calls.append(Call(piece.kernel, (f"{name}.source", *own, name)))
+            offset += piece.bytes
+        return True
+
+    def _read(self, piece: PackCall) -> View | None:
+        """Return the bytes of a value that a piece reads; None if it reads a constant."""
+        address = piece.source().ctypes.data + piece.first
+        for name, array in self.held.items():
+            if 0 <= address - array.ctypes.data < array.nbytes:
+                return View(name, address - array.ctypes.data)
+        return None
 
 
 def _once(packed: str, size: int, pieces: Sequence[PackCall]) -> Packing:

@@ -24,14 +24,14 @@ from leanconv.algorithms import select
 from leanconv.algorithms.common.conv import Conv, GroupedConv
 from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.interface import Candidate
-from leanconv.algorithms.magnitudes import are_small, sum_bits
+from leanconv.algorithms.magnitudes import WeightTraits, are_small, sum_bits
 from leanconv.algorithms.problem import Problem, default_error, half_error
 from leanconv.codegen.dot import dot_of, group_of, way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window, triple
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node, number_of
-from leanconv.graph.ops.conv import unfolded
+from leanconv.graph.ops.conv import unfolded, unfolded_rows
 from leanconv.graph.ops.quantised_layers import form_of, numbers_of, quantisation_of
 from leanconv.operators.calls import reordered
 from leanconv.operators.operator import NodeContext
@@ -91,13 +91,14 @@ def transposed_problem(
     """Return the problem of a whole transposed convolution, not split into phases.
 
     Args:
-        node: a ConvTranspose, with weights (C, K / groups, k…).
+        node: a transposed convolution, with weights (C, K / groups, k…).
         graph: types of its values.
         x, y: where input and output lie.
         max_error: relative error accepted of the layer; the default of one layer if None.
     """
     given, names = node.attributes, (*node.inputs[:2], node.output)
     x_type, w_type, y_type = (graph.types[name] for name in names)
+    w_type = unfolded(given, w_type) if of_data(node) else w_type
     types = precision_of(x_type.dtype, w_type.dtype, y_type.dtype)
     (channels, outputs, *kernel), rank = w_type.shape, len(x_type.shape) - 2
     conv = Conv(
@@ -106,7 +107,7 @@ def transposed_problem(
         inputs=channels // given["group"],  # of x they may be open
         outputs=outputs,
         precision=types,
-        epilogue=Epilogue(bool(node.input(2)), False, given["activation"]),
+        epilogue=Epilogue(bool(node.input(2)), False, given.get("activation")),
         window=Window(
             triple(x_type.shape[2:], 1),
             triple(y_type.shape[2:], 1),
@@ -148,7 +149,12 @@ def of_codes(node: Node) -> bool:
 
 def of_data(node: Node) -> bool:
     """Return whether each run computes the weights of a convolution, or its bias."""
-    return node.op == "DataConv"
+    return node.op in ("DataConv", "DataConvTranspose")
+
+
+def is_transposed(node: Node) -> bool:
+    """Return whether a node is a transposed convolution."""
+    return node.op in ("ConvTranspose", "DataConvTranspose")
 
 
 def packed_inputs(node: Node) -> tuple[int, ...]:
@@ -193,7 +199,7 @@ class ConvNode:
 
     @cached_property
     def spec(self) -> ConvSpec:
-        """The convolution of the node's groups; of no ConvTranspose.
+        """The convolution of the node's groups; of none that is transposed.
 
         Raises:
             UnsupportedError: its padding is of another code than 0.
@@ -259,17 +265,20 @@ class ConvNode:
             Access.of_format(graph.types[name].shape, self.forms[name])
             for name in (node.inputs[0], node.output)
         )
-        if node.op == "ConvTranspose":
+        if is_transposed(node):
             made = transposed_problem(node, graph, x, y, self._max_error)
         else:
             made = Problem.of(replace(self.spec, groups=groups), x, y, self._max_error)
         made = replace(made, any_size=context.any_size)
         if self.of_data:
-            return made
+            return replace(made, weights_change=True)
         made = replace(made, weights_from_dram=context.accuracy.weights_from_dram)
         if self.of_codes:
             return replace(made, sum_bits=sums_have(node, graph), folds_shift=True)
-        return replace(made, small_weights=are_small(self.weights))
+        if is_transposed(node):  # its phases have other zeros and filters each
+            return replace(made, small_weights=are_small(self.weights))
+        pixels = made.conv.batch * prod(made.conv.window.out)
+        return WeightTraits.of(self.weights, pixels).given_to(made)
 
     @property
     def _groups_that_fill_blocks(self) -> int:
@@ -304,11 +313,9 @@ class ConvNode:
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """Weights (K, C / g, kernel…), of a ConvTranspose (C, K / g, kernel…)."""
+        """Weights (K, C / g, kernel…), of one that is transposed (C, K / g, kernel…)."""
         given = self._array(self.node.inputs[1])
-        if not self.of_data:
-            return given
-        return np.ascontiguousarray(given).reshape(self._weight_shape)
+        return unfolded_rows(self.node.attributes, given) if self.of_data else given
 
     @cached_property
     def data(self) -> dict[str, np.ndarray]:
@@ -316,6 +323,16 @@ class ConvNode:
         names = filter(None, self.node.inputs[1:] if self.of_data else ())
         kinds = {name: self.graph.types[name] for name in names if name not in self.graph.constants}
         return {name: np.empty(kind.shape, kind.dtype.numpy) for name, kind in kinds.items()}
+
+    @property
+    def weights_are_data(self) -> bool:
+        """True if each run computes the weights."""
+        return self.node.inputs[1] in self.data
+
+    @property
+    def bias_is_data(self) -> bool:
+        """True if each run computes the bias."""
+        return self.node.input(2) in self.data
 
     def _array(self, name: str) -> np.ndarray:
         held = self.graph.constants.get(name)

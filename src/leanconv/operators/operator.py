@@ -140,7 +140,7 @@ class Operator(ABC):
         return False
 
     def may_be_last(self, node: Node, graph: Graph) -> tuple[str, ...]:
-        """Return those of its first input and its output that may be in NHWC, each by itself."""
+        """Return those of its inputs and its output that may be in NHWC, each by itself."""
         del node, graph
         return ()
 

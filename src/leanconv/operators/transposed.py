@@ -15,8 +15,8 @@ from math import prod
 
 import numpy as np
 
-from leanconv.algorithms.common.conv import with_conv
-from leanconv.algorithms.decompose import transposed_phases
+from leanconv.algorithms.common.conv import Conv, with_conv
+from leanconv.algorithms.decompose import TransposedPhase, transposed_phases
 from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse, channel_calls
 from leanconv.algorithms.problem import Problem
@@ -25,7 +25,7 @@ from leanconv.codegen.lowered import PackCall
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
 from leanconv.kernels.packing import copied
-from leanconv.records import replace
+from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 
@@ -37,35 +37,43 @@ def phase_count(window: Window) -> int:
     return prod(map(min, window.stride, window.out))
 
 
-def phases(node: Node, whole: Problem, w: np.ndarray) -> list[tuple[Problem, np.ndarray]]:
+def grouped(w: np.ndarray, whole: Problem) -> np.ndarray:
+    """View weights (C, K / groups, k…) as (groups, K / groups, C / groups, kd, kh, kw)."""
+    conv = whole.conv
+    apart = w.reshape(conv.groups, conv.inputs, conv.outputs, *conv.window.kernel)
+    return np.asarray(apart.swapaxes(1, 2))
+
+
+def by_output(weights: np.ndarray) -> np.ndarray:
+    """Return what `grouped` gives as (K, C / groups, kd, kh, kw), a view where there can be one."""
+    return np.asarray(weights.reshape(-1, *weights.shape[2:]))
+
+
+def phases(node: Node, whole: Problem, weights: np.ndarray) -> list[tuple[Problem, np.ndarray]]:
     """Split a transposed convolution by the output's position modulo the stride.
 
     Args:
-        node: a ConvTranspose.
+        node: a transposed convolution.
         whole: the problem of the whole convolution.
-        w: weights (C, K / groups, k…).
+        weights: (K, C / groups, kd, kh, kw).
 
     Returns:
-        Each phase with its weights (K, C / groups, taps…).
+        Each phase with its weights (K, C / groups, taps…), a view.
 
     Raises:
         UnsupportedError: there are too many phases.
     """
-    conv, kernel, stride = whole.conv, whole.conv.window.kernel, whole.conv.window.stride
+    conv, stride = whole.conv, whole.conv.window.stride
     if (count := phase_count(conv.window)) > MOST_PHASES:
         raise UnsupportedError(
-            f"node {node.name!r} (ConvTranspose): strides {node.attributes['strides']} split the "
+            f"node {node.name!r} ({node.op}): strides {node.attributes['strides']} split the "
             f"output into {count} phases; expected at most {MOST_PHASES}"
         )
-    # (C, K/g, k…) -> (g, C/g, K/g, k…) -> (K, C/g, k…)
-    grouped = w.reshape(conv.groups, conv.inputs, w.shape[1], *kernel).swapaxes(1, 2)
-    by_output = grouped.reshape(conv.out_channels, conv.inputs, *kernel)
-    y, rank = conv.y, w.ndim - 2
+    y, rank = conv.y, len(node.attributes["strides"])
     apart = triple(tuple(step * s for step, s in zip(y.spatial, stride, strict=True)), 1)
     found = []
     for phase in transposed_phases(conv.window):
-        d, h, v = phase.taps
-        taps = by_output[:, :, d, h, v][:, :, ::-1, ::-1, ::-1]
+        taps = _taps_of(phase, weights)
         offset = sum(o * s for o, s in zip(phase.first, y.spatial, strict=True))
         y_of_phase = replace(y, spatial=apart)
         part = replace(conv, window=phase.window, y=y_of_phase, y_offset=offset)
@@ -74,31 +82,70 @@ def phases(node: Node, whole: Problem, w: np.ndarray) -> list[tuple[Problem, np.
     return found
 
 
+def is_untouched(window: Window) -> bool:
+    """Return whether a phase has no tap: its outputs are the bias alone."""
+    return any(-pad > size for pad, size in zip(window.pad, window.size, strict=True))
+
+
+def _taps_of(phase: TransposedPhase, weights: np.ndarray) -> np.ndarray:
+    d, h, w = phase.taps
+    return weights[:, :, d, h, w][:, :, ::-1, ::-1, ::-1]
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """The order of the weights of all phases as those of one convolution.
+
+    Attributes:
+        block: outputs of the output's blocks.
+        kernel: taps of the one convolution, along height and width.
+        phases: each with the row and the column of its first tap in that, in the order of channels.
+    """
+
+    block: int
+    kernel: tuple[int, int]
+    phases: tuple[tuple[TransposedPhase, int, int], ...]
+
+    def elements(self, inputs: int) -> int:
+        """Weights of a block."""
+        return len(self.phases) * self.block * inputs * prod(self.kernel)
+
+    def __call__(self, weights: np.ndarray) -> np.ndarray:
+        """Order the weights (k, C / g, kd, kh, kw) of one block of outputs, zeros beside them."""
+        shape = len(self.phases), self.block, weights.shape[1], *self.kernel
+        stacked = np.zeros(shape, weights.dtype)
+        for number, (phase, top, left) in enumerate(self.phases):
+            part = _taps_of(phase, weights)[:, :, 0]
+            height, width = part.shape[2:]
+            stacked[number, : len(part), :, top : top + height, left : left + width] = part
+        return stacked
+
+
 def together(
-    found: Sequence[tuple[Problem, np.ndarray]], y: Access, lanes: int
-) -> tuple[Problem, np.ndarray] | None:
+    found: Sequence[Problem], whole: Problem, lanes: int
+) -> tuple[Problem, Stacked] | None:
     """The phases of a transposed convolution as one convolution.
 
     Args:
         found: all phases, as `phases` returns them.
-        y: where the output lies.
+        whole: the problem of the whole convolution.
         lanes: of the target's vectors.
 
     Returns:
-        The convolution, whose `y` is a `PhasedAccess`, and its weights (K', C, taps…); None if the
+        The convolution, whose `y` is a `PhasedAccess`, and the order of its weights; None if the
         phases have different sizes, dilations, groups or a depth, or do not fill vectors.
     """
-    one, weights = found[0][0], found[0][1]
+    one, y = found[0], _in_vectors(whole.conv, lanes)
     window, item = one.conv.window, y.spatial
-    places = {_place(problem, y): number for number, (problem, _) in enumerate(found)}
+    places = {_place(problem, y): number for number, problem in enumerate(found)}
     across = 1 + max(column for _, column in places)
     down = len(found) // across
-    whole = [(row, column) for row in range(down) for column in range(across)]
+    cells = [(row, column) for row in range(down) for column in range(across)]
     alike = all(
         problem.conv.window.out == window.out and problem.conv.window.dilation == (1, 1, 1)
-        for problem, _ in found
+        for problem in found
     )
-    if len(found) == 1 or not alike or sorted(places) != whole:
+    if len(found) == 1 or not alike or sorted(places) != cells:
         return None
     if (one.conv.y.spatial[1], one.conv.y.spatial[2]) != (down * item[1], across * item[2]):
         return None
@@ -106,37 +153,54 @@ def together(
         return None
     if y.block != 1 and (y.block != lanes or one.conv.groups > 1):
         return None
-    outputs, phases_of = one.conv.out_channels, len(found)
+    if y.block == 1 and item[2] != 1:  # channels lie beside each other, and fill no vectors
+        return None
+    windows = [problem.conv.window for problem in found]
+    if any(map(is_untouched, windows)):
+        return None
     pad, kernel = list(window.pad), list(window.kernel)
     for axis in (1, 2):
-        windows = [problem.conv.window for problem, _ in found]
-        if any(-w.pad[axis] > w.size[axis] for w in windows):  # a phase without a tap
-            return None
         pad[axis] = max(w.pad[axis] for w in windows)
         kernel[axis] = pad[axis] + max(w.kernel[axis] - w.pad[axis] for w in windows)
-    blocks = ceil_div(outputs, y.block)
-    shape = (blocks, phases_of, y.block, *weights.shape[1:2], kernel[1], kernel[2])
-    stacked = np.zeros(shape, weights.dtype)
-    for number, place in enumerate(whole):
-        problem, taps = found[places[place]]
-        at = [pad[axis] - problem.conv.window.pad[axis] for axis in (1, 2)]
-        (height, width), (top, left) = problem.conv.window.kernel[1:], at
-        for block in range(blocks):
-            part = taps[block * y.block : (block + 1) * y.block, :, 0]
-            stacked[block, number, : len(part), :, top : top + height, left : left + width] = part
+    numbers, parts = [places[cell] for cell in cells], list(transposed_phases(whole.conv.window))
+    placed = ((parts[n], pad[1] - windows[n].pad[1], pad[2] - windows[n].pad[2]) for n in numbers)
     access = PhasedAccess(
         y.image, y.block, y.block_stride, one.conv.y.spatial, (down, across), item[1], item[2]
     )
+    outputs = ceil_div(one.conv.out_channels, y.block) * len(found) * y.block
     conv = replace(
         one.conv,
-        outputs=blocks * phases_of * y.block // one.conv.groups,
+        outputs=outputs // one.conv.groups,
         window=replace(window, kernel=triple((kernel[1], kernel[2]), 1), pad=(0, pad[1], pad[2])),
         y=access,
         y_offset=0,
     )
-    label = f"the {phases_of} phases of a transposed convolution"
-    problem = replace(one, conv=conv, label=label)
-    return problem, stacked.reshape(-1, *shape[3:4], 1, *shape[4:])
+    label = f"the {len(found)} phases of a transposed convolution"
+    order = Stacked(y.block, (kernel[1], kernel[2]), tuple(placed))
+    return replace(one, conv=conv, label=label), order
+
+
+def _in_vectors(conv: Conv, lanes: int) -> Access:
+    """Return where the output lies; channels that lie beside each other are blocks of vectors."""
+    y = conv.y
+    beside = y.block == 1 == conv.groups and y.lanes_contiguous
+    if beside and conv.outputs % lanes == 0:
+        return replace(y, block=lanes, block_stride=lanes)
+    return y
+
+
+def blocks_of_outputs(weights: np.ndarray, block: int) -> list[np.ndarray]:
+    """View weights (groups, K / groups, …) as arrays (outer, inner, k, …) of blocks of outputs.
+
+    The last one has what is left of a block.
+    """
+    groups, outputs, *rest = weights.shape
+    if block == 1:
+        return [weights[:, :, np.newaxis]]
+    whole = outputs // block * block
+    assert groups == 1
+    parts = weights[:, :whole].reshape(1, -1, block, *rest), weights[:, np.newaxis, whole:]
+    return [part for part in parts if part.size]
 
 
 def _place(problem: Problem, y: Access) -> tuple[int, int]:
@@ -156,11 +220,13 @@ def of_phases(values: np.ndarray, y: PhasedAccess) -> np.ndarray:
 def one_kernel(found: Sequence[tuple[Problem, Candidate]]) -> list[list[int]]:
     """Group phases that differ only in weights and in where they write: lists of indices.
 
+    Those of any size are apart: how many have as many outputs depends on what a stride leaves.
+
     Args:
         found: each phase with how it is computed.
     """
-    if len(found) == 1:
-        return [[0]]
+    if len(found) == 1 or found[0][0].any_size:
+        return [[number] for number in range(len(found))]
     alike: list[tuple[object, list[int]]] = []  # no table: with symbols in them they have no hash
     for number, (_, candidate) in enumerate(found):
         kernel = candidate.kernels[0].kernel
@@ -189,7 +255,8 @@ def joined(found: Sequence[tuple[Problem, Candidate]]) -> Candidate:
     kernel = replace(with_conv(phase, y_offset=0), phases=len(found))
 
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
-        weights = phase.weight_calls(problem.weights_3d(w))
+        calls = phase.changing_weight_calls if problem.weights_change else phase.weight_calls
+        weights = calls(problem.weights_3d(w))
         return {"w": weights, **channel_calls(phase, channels), "offsets": copied(offsets)}
 
     uses = (KernelUse(kernel, kernel.operands),)

@@ -19,6 +19,7 @@ from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes.fuse_blocks import mergeable
 from leanconv.graph.regions import with_regions
+from leanconv.graph.zeros import MOST_PIXELS
 from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.operator import layer_error
 from leanconv.planner.decisions import Decision, remembered
@@ -240,9 +241,10 @@ def skeleton(graph: Graph) -> Graph:
     memo = {} if graph.origin is None else graph.origin.memo.setdefault("shapes of weights", {})
 
     def bare(name: str) -> np.ndarray:
-        if name not in memo:
-            memo[name] = stand_in(graph.constants[name])
-        found: np.ndarray = memo[name]
+        key = name, packed[name] <= MOST_PIXELS
+        if key not in memo:
+            memo[key] = stand_in(graph.constants[name], packed[name])
+        found: np.ndarray = memo[key]
         return found
 
     constants = {
@@ -251,15 +253,18 @@ def skeleton(graph: Graph) -> Graph:
     return replace(with_regions(graph, skeleton), constants=constants)
 
 
-def _packed_alone(graph: Graph) -> frozenset[str]:
-    """Values that are packed, and read in no other way."""
-    weights: set[str] = set()
+def _packed_alone(graph: Graph) -> dict[str, int]:
+    """Values that are packed, and read in no other way: the least pixels of what each gives."""
+    weights: dict[str, int] = {}
     others: set[str] = set(graph.outputs)
     for node in graph.nodes:
         packed = operator_of(node).packed_inputs(node)
-        weights.update(packed)
+        for name in packed:
+            shape = graph.types[node.outputs[0]].shape if graph.origin is None else (0,)
+            pixels = math.prod(shape[:1] + shape[2:])  # of sizes that a file leaves open maybe few
+            weights[name] = min(pixels, weights.get(name, pixels))
         others.update(name for name in node.inputs if name not in packed)
-    return frozenset(weights - others)
+    return {name: pixels for name, pixels in weights.items() if name not in others}
 
 
 # -- the least `max_error` that some plan keeps, to the last digit ----------------------------

@@ -1,8 +1,8 @@
 """Decisions of a plan for nodes, the cost model's choices where these leave them open, and sizes.
 
 Choosing for a network takes tenths of a second, and depends on shapes and on whether weights are
-too small to be transformed: nodes that are equal but for their weights share a choice, and later
-processes read those of the whole network from disk.
+too small to be transformed, many of them 0, or separable: nodes that are equal but for their
+weights share a choice, and later processes read those of the whole network from disk.
 
 How a node of open extents is computed is chosen as for the representative of its sizes: a new shape
 of the network chooses nothing and needs hardly any new code, and what a shape's bits are does not
@@ -18,14 +18,16 @@ from math import prod
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from leanconv.algorithms.magnitudes import are_small
+from leanconv.algorithms.magnitudes import are_small, factors_in
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.keys import choice_key
 from leanconv.errors import LeanConvError, SpecError
 from leanconv.graph.ir import Graph, Node, Origin, TensorType
+from leanconv.graph.ops import OPS as OPERATIONS
 from leanconv.graph.ops import infer_node
+from leanconv.graph.zeros import zeros_of
 from leanconv.operators import Accuracy, NodeContext, operator_of
 from leanconv.operators.conv_node import of_codes, sums_have
 from leanconv.operators.convolution import OPS
@@ -72,6 +74,22 @@ class Decision:
         return NodeContext(node, graph, self.formats(node), target, accuracy)
 
 
+def saved_products(node: Node, graph: Graph) -> tuple[float, ...]:
+    """What is known of a convolution's weights by which it takes fewer products in planes.
+
+    That is how many are not 0, where many are, and how its filters are separable; empty for others.
+    Of one that is transposed nothing is known: its phases have other zeros and filters each.
+    """
+    w = graph.constants.get(node.inputs[1]) if node.op == "Conv" else None
+    if w is None:
+        return ()
+    zeros, factors = zeros_of(w), factors_in(w)
+    found: tuple[float, ...] = zeros.counts if zeros else ()
+    if factors is not None and factors.pays:
+        found += (-factors.rank, factors.error)  # no counts, which are not negative
+    return found
+
+
 def node_key(
     node: Node,
     graph: Graph,
@@ -80,8 +98,9 @@ def node_key(
 ) -> str:
     """All that a node's choices depend on besides target and accuracy: not names.
 
-    Of weights it says whether they are so small that transforms would lose them, or how many bits
-    the sums of products of codes have. Which axes are open decides, too: kernels of any size.
+    Of weights it says whether they are so small that transforms would lose them, and what saves
+    products, or how many bits the sums of products of codes have. Which axes are open decides, too:
+    kernels of any size.
 
     Args:
         node, graph, decision: for which an algorithm is chosen.
@@ -90,9 +109,10 @@ def node_key(
     names = (*node.inputs, *node.outputs)
     held = graph.types if types is None else types
     kinds = tuple(held.get(name) for name in names)
-    constant: tuple[int, ...] = tuple(name in graph.constants for name in names)
+    constant: tuple[float, ...] = tuple(name in graph.constants for name in names)
     if node.op in OPS:
-        constant += (are_small(graph.constants[node.inputs[1]]),)
+        small = are_small(graph.constants[node.inputs[1]])
+        constant += (small, *saved_products(node, graph))
     elif of_codes(node):
         constant += (sums_have(node, graph),)
     reads = tuple(decision.reads.get(name) for name in names)
@@ -167,18 +187,20 @@ def _choices(
 ) -> Mapping[str, Choice]:
     """The choice of each case: this process's, else the disk's, else the model's."""
     known = _known(target, accuracy) if graph.open_axes else {}
-    missing = {key: case for key, case in cases.items() if key not in known}
+    found = {key: choice for key in cases if (choice := known.get(key)) is not None}
+    missing = {key: case for key, case in cases.items() if key not in found}
     if missing:
         key = _key(list(missing), target, accuracy)
         choices = _recall(key, [case.node for case in missing.values()])
         if choices is None:
-            found = steps("choosing algorithms", missing.values(), len(missing))
-            choices = [_modelled(case, graph, target, accuracy) for case in found]
+            made = steps("choosing algorithms", missing.values(), len(missing))
+            choices = [_modelled(case, graph, target, accuracy) for case in made]
             _store().put(key, json.dumps([str(choice) for choice in choices]).encode())
         if len(known) > _MOST_KNOWN:
             known.clear()
         known.update(zip(missing, choices, strict=True))
-    return {key: known[key] for key in cases}
+        found.update(zip(missing, choices, strict=True))
+    return found
 
 
 def _modelled(case: _Case, graph: Graph, target: Target, accuracy: Accuracy) -> Choice:
@@ -286,6 +308,11 @@ def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
             name: _of(kind, graph.open_axes.get(name, ()), times) for name, kind in own.items()
         }
         try:
+            fitting = OPERATIONS[node.op].fitting
+            if fitting is not None:
+                fit = fitting([types[name] for name in node.inputs], node.attributes)
+                pairs = zip(node.inputs, fit, strict=True)
+                types.update((name, kind) for name, kind in pairs if kind is not None)
             types.update(zip(node.outputs, infer_node(alone, types), strict=True))
         except LeanConvError:
             continue

@@ -66,6 +66,7 @@ def explain_network(plan: NetworkPlan, decided: Decided, front: bool = True) -> 
         "merged_blocks": plan.merged,
         "exact": plan.exact,
         "late": plan.late_text,
+        "dropped_channels": plan.graph.dropped,
         "arena": explain_arena(plan),
         "front": explain_front(plan, decided.budget) if front else [],
         "text": "\n".join(closing_lines(plan)),
@@ -274,8 +275,10 @@ class _Names:
             shown = str(choice.parameters).replace("=", " ").replace(",", ", ")
             return {"words": words, "parameters": shown, "selector": None}
         parameters = self._parameters(node, node_cost.decision)
-        form = re.match(r"F\([^)]*\)", parameters)
-        words = f"{algorithm} {form[0]}" if form else algorithm
+        form = re.match(r"F(\([^)]*\))|([\d.]+% of the weights are 0)", parameters)
+        words = (
+            algorithm if form is None else f"{algorithm} {form[0] if form[1] else f'({form[0]})'}"
+        )
         return {"words": words, "parameters": parameters, "selector": str(choice) or None}
 
     def _parameters(self, node: Node, decision: Decision) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from leanconv.algorithms import select
 from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.quantised import CODES
 from leanconv.operators import Accuracy, FormatPolicy, operator_of
-from leanconv.planner.decisions import Decision, choices_of, remembered
+from leanconv.planner.decisions import Decision, choices_of, remembered, saved_products
 from leanconv.records import dataclass, replace
 from leanconv.spec import NHWC, PLAIN, Format
 from leanconv.target import Target
@@ -26,12 +27,15 @@ class FormatRules:
         codes: types of codes that may be in blocks.
         last: values that are stored in NHWC: what a Transpose makes of an array whose channels lie
             last, or brings there, is the same bytes then.
+        planes: convolutions that are in planes where no limit decides, by their keys: only there
+            they take fewer products by what is known of their weights.
     """
 
     graph: Graph
     blocked: Format
     codes: tuple[DType, ...] = ()
     last: frozenset[str] = frozenset()
+    planes: frozenset[str] = frozenset()
 
     def accepts_blocked(self, node: Node) -> bool:
         """Return whether all of a node's images may be in blocks of channels."""
@@ -51,7 +55,7 @@ class FormatRules:
         return [n for n in dict.fromkeys(node.inputs) if n and self.is_image(n)]
 
     def may_be_last(self, node: Node) -> tuple[str, ...]:
-        """Return which of the first input and the output may be in NHWC, each by itself."""
+        """Return which of the inputs and the output may be in NHWC, each by itself."""
         x = node.inputs[0] if node.inputs else ""
         alone = self.is_image(x) and x not in node.inputs[1:]
         return operator_of(node).may_be_last(node, self.graph) if alone else ()
@@ -73,6 +77,9 @@ class FormatRules:
                 yield {**reads, x: NHWC}, writes
         if {x, node.key} <= set(last):
             yield {**found[0][0], x: NHWC}, NHWC
+        for other in (name for name in self.images(node)[1:] if name in last):
+            yield {**found[0][0], other: NHWC}, found[0][1]
+            yield {**found[0][0], x: NHWC, other: NHWC}, found[0][1]
 
     def _in_order(self, node: Node) -> Iterator[tuple[dict[str, Format], Format]]:
         """Yield the formats of inputs and output that are plain or in blocks."""
@@ -145,6 +152,9 @@ def choose_formats(
     if not writes_images and not images:
         return {}, PLAIN
     operator, accepted = operator_of(node), rules.accepts_blocked(node)
+    only = operator.format_policy is FormatPolicy.BLOCKED_ONLY
+    if node.key in rules.planes or (not only and _between_planes(rules, now, images, users)):
+        return dict.fromkeys(images, PLAIN), PLAIN
     chosen = rules.blocked if accepted else PLAIN
     if accepted and operator.format_policy is FormatPolicy.FOLLOW_INPUTS:
         sizes = {PLAIN: 0, rules.blocked: 0}
@@ -152,7 +162,8 @@ def choose_formats(
             sizes[rules.blocked if now(name).block else PLAIN] += rules.graph.types[name].elements
         chosen = rules.blocked if sizes[rules.blocked] >= max(1, sizes[PLAIN]) else PLAIN
     elif accepted and operator.format_policy is FormatPolicy.PREFER_BLOCKED:
-        wanted = any(user.op != "Reshape" and rules.accepts_blocked(user) for user in users)
+        others = [user for user in users if user.key not in rules.planes]
+        wanted = any(user.op != "Reshape" and rules.accepts_blocked(user) for user in others)
         if operator.accepts_mixed(node) and not wanted:
             chosen = PLAIN
     reads = dict.fromkeys(images, chosen)
@@ -164,11 +175,20 @@ def choose_formats(
     return reads, chosen if writes_images else PLAIN
 
 
+def _between_planes(
+    rules: FormatRules, now: Callable[[str], Format], images: Sequence[str], users: list[Node]
+) -> bool:
+    """Return whether a node reads nothing but planes that were computed, for one of `planes`."""
+    if not images or not any(user.key in rules.planes for user in users):
+        return False
+    return all(now(name) == PLAIN and name not in rules.graph.inputs for name in images)
+
+
 _ANY_ACCURACY = Accuracy()
 
 
 def format_rules(graph: Graph, target: Target, accuracy: Accuracy = _ANY_ACCURACY) -> FormatRules:
-    """The formats that the kernels of a graph take, and its values that are best in NHWC."""
+    """The formats that kernels of a graph take, and what is best in NHWC or in planes."""
     blocked = Format(target.channel_block(graph.dtype))
     codes = tuple(dtype for dtype in CODES if target.channel_block(dtype) == blocked.block)
 
@@ -179,7 +199,24 @@ def format_rules(graph: Graph, target: Target, accuracy: Accuracy = _ANY_ACCURAC
     last: frozenset[str] = frozenset()
     if any(puts_last(node) or puts_second(node) for node in graph.nodes):
         last = remembered(graph, ("stored last", target, accuracy), last_of)
-    return FormatRules(graph, blocked, codes, last)
+    rules = FormatRules(graph, blocked, codes, last)
+    return replace(rules, planes=_in_planes(rules, target, accuracy))
+
+
+def _in_planes(rules: FormatRules, target: Target, accuracy: Accuracy) -> frozenset[str]:
+    """The convolutions that are fastest where they take fewer products, in planes."""
+    graph = rules.graph
+    given = [
+        (node, Decision(dict.fromkeys(rules.images(node), PLAIN), PLAIN))
+        for node in graph.nodes
+        if saved_products(node, graph)
+    ]
+    try:
+        choices = choices_of(graph, target, accuracy, given)
+    except SpecError:  # one has no algorithm there
+        return frozenset()
+    pairs = zip(given, choices, strict=True)
+    return frozenset(node.key for (node, _), c in pairs if select.saves_products(c.algorithm))
 
 
 def default_decisions(rules: FormatRules) -> list[Decision]:

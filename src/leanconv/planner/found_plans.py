@@ -19,14 +19,21 @@ from leanconv.codegen.cache import DiskCache, entries_in
 from leanconv.codegen.keys import choice_key
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph, Node
-from leanconv.operators import operator_of
+from leanconv.graph.passes.fuse_blocks import fuse_all_blocks, fuse_blocks
+from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.budget import Planner
-from leanconv.planner.decisions import Decision, usual_extents, usual_graph
+from leanconv.planner.decisions import (
+    Decision,
+    resolved_choices,
+    usual_extents,
+    usual_graph,
+)
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import usual_choices, usual_decisions
 from leanconv.planner.plan_file import PlanFile, graph_digest
 from leanconv.records import dataclass
 from leanconv.spec import Format
+from leanconv.target import Target
 
 _STORE_BYTES = 16 * 2**20
 
@@ -107,6 +114,68 @@ def found_plan(budget: Planner) -> Found:
             return found.decisions, found.exact
         found.unserved += 1
     return _kept_or_searched(budget)
+
+
+def sparse_blocks(graph: Graph, target: Target) -> frozenset[str]:
+    """The blocks, by their results, that a plan computes with some weights of 0 left out.
+
+    Where those between them are fused, layouts change, and zeros of a block may be multiplied then:
+    its neighbours stay as they are, too. It is fused where that does not help.
+
+    Args:
+        graph: in which no block with many zeros is one operation.
+        target: of the plan; its threads and limits are none, so that they decide on no bits.
+    """
+    apart = _still_skipping(graph, target)
+    # Few zeros: one pass may be faster still.
+    few = apart & {node.key for node in fuse_blocks(graph).nodes if node.op == "ConvChain"}
+    if not few or _planned_ns(graph, apart, target) < _planned_ns(graph, apart - few, target):
+        return apart
+    return apart - few
+
+
+def _planned_ns(graph: Graph, apart: frozenset[str], target: Target) -> int:
+    """Estimated time of a run with all blocks fused but for some."""
+    fused = fuse_all_blocks(graph, apart)
+    budget = Planner(fused, target, 1, Accuracy().of_network(fused, target))
+    return sum(budget.within(None).step_estimates())
+
+
+def _still_skipping(graph: Graph, target: Target) -> frozenset[str]:
+    """The blocks in which zeros are left out, also where others are fused."""
+    whole = fuse_all_blocks(graph)
+    skipping = _skipping(graph, whole, target)
+    lost = skipping - _skipping(fuse_all_blocks(graph, skipping), whole, target)
+    if not lost:
+        return skipping
+    beside = {name for node in whole.nodes if node.key in lost for name in node.inputs}
+    beside |= {node.key for node in whole.nodes if lost & {*node.inputs}}
+    more = skipping | (beside & {node.key for node in whole.nodes if node.op == "ConvChain"})
+    if skipping <= _skipping(fuse_all_blocks(graph, more), whole, target):
+        return more
+    return skipping - lost
+
+
+def _skipping(graph: Graph, whole: Graph, target: Target) -> frozenset[str]:
+    """The chains of `whole` of which some convolution of `graph` is planned without zeros."""
+    accuracy = Accuracy().of_network(graph, target)
+    budget = Planner(graph, target, 1, accuracy)
+    planner = budget.unmerged
+    searched = is_searched(planner)
+    decisions = _kept_or_searched(budget)[0] if searched else planner.defaults
+    resolved = resolved_choices(planner.graph, target, accuracy, decisions)
+    pairs = zip(graph.nodes, resolved, strict=True)
+    sparse = {node.key for node, each in pairs if each.choice.algorithm == "sparse"}
+    before = {node.key: node.inputs[0] for node in graph.nodes if node.inputs}
+    kept, found = {node.key for node in whole.nodes}, set[str]()
+    for chain in (node.key for node in whole.nodes if node.op == "ConvChain"):
+        inside, at = [chain], before[chain]
+        while at in before and at not in kept:
+            inside.append(at)
+            at = before[at]
+        if not sparse.isdisjoint(inside):
+            found.add(chain)
+    return frozenset(found)
 
 
 def is_searched(planner: GraphPlanner) -> bool:
@@ -222,6 +291,7 @@ def _key(planner: GraphPlanner) -> str:
         str(planner.threads),
         "" if planner.max_error is None else planner.max_error.hex(),
         canonical_text(sorted(planner.graph.open_axes.items())),
+        str(planner.saved_products),
         graph_digest(planner.graph),
     )
     return choice_key("\n".join(parts), planner.target)

@@ -10,7 +10,7 @@ from leanconv.errors import SpecError
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.passes.fuse_blocks import blocks_to_merge, merge_blocks
 from leanconv.operators import Accuracy
-from leanconv.planner.decisions import Decision
+from leanconv.planner.decisions import Decision, saved_products
 from leanconv.planner.error_growth import error_units
 from leanconv.planner.formats import format_rules
 from leanconv.planner.lowered_graph import LoweredGraph
@@ -190,12 +190,21 @@ class GraphPlanner:
 
     @cached_property
     def needs_no_reorder(self) -> bool:
-        """True if the plan without limits reorders no value.
+        """True if the plan without limits reorders no value, and no convolution saves products.
 
-        No plan is faster then: each node is computed by its fastest choice. (And a reproducible
-        plan is not searched for, since no limit may change its bits.)
+        No plan is faster then: each node is computed by its fastest choice, and only where they
+        save products are planes faster than the usual format. (And a reproducible plan is not
+        searched for, since no limit may change its bits.)
         """
-        return self.evaluator.fixed or not self._usual_reorders
+        if self.evaluator.fixed:
+            return True
+        return not self._usual_reorders and not self.saved_products
+
+    @cached_property
+    def saved_products(self) -> Mapping[int, tuple[float, ...]]:
+        """What is known of convolutions that take fewer products in planes, by numbers of nodes."""
+        found = ((n, saved_products(node, self.graph)) for n, node in enumerate(self.graph.nodes))
+        return {number: each for number, each in found if each}
 
     @cached_property
     def usual_ns(self) -> int:

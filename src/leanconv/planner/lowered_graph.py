@@ -223,6 +223,15 @@ class ConstantPool:
             found += [call.kernel for calls in packing.calls().values() for call in calls]
         return found
 
+    def tables(self) -> list[str]:
+        """The constants that may hold places in memory: integers of more than 8 bits."""
+        found = [name for name, array in self.arrays.items() if _may_be_places(array)]
+        for packing in self.packings:
+            for name, calls in packing.calls().items():
+                if any(_may_be_places(call.source()) for call in calls):
+                    found.append(name)
+        return found
+
     def places(self) -> tuple[dict[str, int], int]:
         """Offsets of all constants in one block, and its bytes; one array is stored once."""
         first: dict[int, str] = {}
@@ -246,3 +255,7 @@ class ConstantPool:
         """Forget all constants that are not taken: they are in memory already."""
         self.arrays.clear()
         self.packings.clear()
+
+
+def _may_be_places(array: np.ndarray) -> bool:
+    return array.dtype.kind in "iu" and array.itemsize > 1

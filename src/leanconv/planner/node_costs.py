@@ -11,7 +11,7 @@ from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.arena import BufferUse
-from leanconv.planner.decisions import Decision, node_key
+from leanconv.planner.decisions import Decision, node_key, saved_products
 from leanconv.planner.error_growth import ERROR_GROWTH, closeness, magnified_errors
 from leanconv.planner.formats import FormatRules
 from leanconv.planner.lowered_graph import Step
@@ -244,7 +244,13 @@ class NodeEvaluator:
         return magnified_errors(self._graph, half)
 
     def least_ns(self, node: Node, default: Decision) -> int:
-        """The least time that any choice of a node counts with: that of a plan without limits."""
+        """The least time that any choice of a node counts with: that of a plan without limits.
+
+        Where planes save products, there and beside it any format may take the least.
+        """
+        beside = self.rules.planes and default.writes == PLAIN
+        if beside or saved_products(node, self._graph):
+            return 0
         known = (node_key(node, self._graph, default), True) in self._known
         first = next(self._known_costs(node, default, vary_parameters=known)).time_ns
         return max(first, self._floors().get(node.key, 0))

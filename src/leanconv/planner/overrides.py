@@ -13,6 +13,7 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.network_inputs import meant
 from leanconv.graph.regions import all_constants, regions_of
 from leanconv.operators import Accuracy, convolution, operator_of
+from leanconv.operators.weight_gradient import WEIGHT_GRADIENT
 from leanconv.planner import tuner
 from leanconv.planner.decisions import Decision
 from leanconv.planner.formats import default_decisions, format_rules
@@ -20,7 +21,7 @@ from leanconv.progress import steps
 from leanconv.spec import NHWC, PLAIN
 from leanconv.target import Target
 
-_OPS = (*convolution.OPS, *convolution.CONVOLUTION_OF_CODES.ops)
+_OPS = frozenset(op for each in (*convolution.CONVOLUTIONS, WEIGHT_GRADIENT) for op in each.ops)
 
 
 def check_layers(algorithms: Mapping[str, str], nodes: Sequence[FileNode]) -> None:

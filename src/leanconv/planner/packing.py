@@ -13,8 +13,8 @@ from leanconv.codegen.linking import KernelForm, Library
 from leanconv.codegen.lowered import Calls, PackCall
 from leanconv.graph.ir import number_of, owner
 from leanconv.records import dataclass
-from leanconv.runtime.memory import SharedArena
-from leanconv.runtime.portable import PortableProgram, linked_stages
+from leanconv.runtime.memory import Block, SharedArena
+from leanconv.runtime.portable import Operand, PortableProgram, linked_stages
 from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
 from leanconv.spec.format import aligned, aligned_offsets
 from leanconv.target import Target
@@ -118,7 +118,7 @@ class Preparation:
         made = pack_program([(c, at - base) for c, at in calls], library.form, threads, given)
         tables, others = made.tables, made.arrays[len(given) :]
         self._kept = tables, others
-        known = dict[int, int | Slot]()
+        known = dict[int, Operand]()
         known.update((n, array.ctypes.data) for n, array in enumerate(others, len(given)))
         known[len(made.arrays)] = Slot(len(given)) if moving else base
         size = made.program.arena_bytes
@@ -151,8 +151,12 @@ class Preparation:
             start: from which address on results are, where that moves.
         """
         addresses = [array.ctypes.data for array in given]
+        self.run_at(addresses if start is None else [*addresses, start])
+
+    def run_at(self, addresses: Sequence[int]) -> None:
+        """Pack, from arrays at these addresses; the last one is of results, where that moves."""
         try:
-            self._program.run(addresses if start is None else [*addresses, start])
+            self._program.run(addresses)
         finally:
             if self._arena is not None:
                 self._arena.arena.give_back()
@@ -191,3 +195,61 @@ def candidate_program(
     )
     arena = candidate.workspace_bytes(threads)
     return PortableProgram(stages, len(ends) - 1, 1, threads, arena, constant_bytes), library
+
+
+@dataclass(frozen=True, eq=False)
+class PackingRuns:
+    """A program whose runs pack its constants, and then compute with them.
+
+    Attributes:
+        program: its inputs are those of a candidate, then the arrays that are packed; its
+            constants are tables. What is packed lies in the arena.
+        library: has the code.
+        tables: in memory.
+    """
+
+    program: PortableProgram
+    library: Library
+    tables: Block
+
+
+def packing_runs(
+    candidate: Candidate,
+    given: Mapping[str, np.ndarray],
+    target: Target,
+    threads: int,
+    ends: Sequence[str],
+) -> PackingRuns:
+    """Compile a candidate's kernels, and those that pack its constants in each run.
+
+    Args:
+        candidate: the one to run.
+        given: arrays that lie in memory as those of all runs will: "w", and those of channels.
+        target, threads, ends: as `candidate_program` has them.
+    """
+    plain, _ = candidate_program(candidate, target, threads, ends)
+    channels = {name: array for name, array in given.items() if name != "w"}
+    offsets, packed_bytes = aligned_offsets(candidate.constant_bytes)
+    calls = placed_calls(candidate.packing(given["w"], channels), offsets)
+    kernels = [*(use.kernel for use in candidate.kernels), *(call.kernel for call, _ in calls)]
+    library = compiler.load(kernels, target)
+    arrays = list(given.values())
+    made = pack_program(calls, library.form, threads, arrays)
+    scratch = made.program.arena_bytes // made.program.threads * threads
+    packed, first, y = max(plain.arena_bytes, scratch), len(ends) - 1, len(ends) - 1 + len(arrays)
+    held, end = dict(made.tables), made.program.constant_bytes
+    known: dict[int, Operand] = {len(made.arrays): Place(packed)}
+    for number, array in enumerate(made.arrays):
+        if number < len(arrays):
+            known[number] = Slot(first + number)
+        else:
+            known[number], held[end] = Constant(end), array
+            end += aligned(array.nbytes)
+    packs = linked_stages(made.program, Constant, known)
+    runs = linked_stages(plain, lambda at: Place(packed + at), {first: Slot(y)})
+    tables = Block(end)
+    for at, array in held.items():
+        tables.write(at, array)
+    size = packed + packed_bytes
+    program = PortableProgram((*packs, *runs), y, 1, threads, size, end)
+    return PackingRuns(program, library, tables)

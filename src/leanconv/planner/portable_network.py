@@ -35,6 +35,7 @@ from leanconv.records import dataclass
 from leanconv.runtime.portable import PortableProgram
 from leanconv.runtime.program import Constant, Place, Slot
 from leanconv.runtime.static_library import TargetPrograms
+from leanconv.runtime.table_sum import TableSum
 from leanconv.spec.format import aligned
 
 Operand: TypeAlias = "int | Constant | Place | Slot"
@@ -52,6 +53,7 @@ class PortableNetwork:
         texts: LLVM IR of each form's function, by its name.
         symbols: the name of each form's function.
         constants: the program's, packed, by their first byte.
+        tables: those of them that hold places in memory.
         unpacked: the other ones: the calls that pack each, by its first byte.
         packers: the forms of these calls' kernels.
     """
@@ -61,6 +63,7 @@ class PortableNetwork:
     texts: Mapping[str, str]
     symbols: Mapping[str, str]
     constants: Mapping[int, np.ndarray]
+    tables: frozenset[int]
     unpacked: Mapping[int, Sequence[PackCall]]
     packers: Mapping[Kernel, KernelForm]
 
@@ -100,6 +103,7 @@ def portable_network(
     if compact:
         later = [packing for packing in pool.packings if _is_inflated(packing)]
         pool.leave(later)
+    tables = frozenset(layout.constants[name] for name in pool.tables())
     weights = plan_weights(owned, lowered, decided, SharedMemory())
     del graph
     calls = running_calls(lowered, planner)
@@ -120,7 +124,7 @@ def portable_network(
     }
     forms = {kernel: emitted.form(kernel) for kernel in packers}
     texts, symbols = emitted.texts, emitted.symbols
-    return PortableNetwork(plan, program, texts, symbols, packed, unpacked, forms)
+    return PortableNetwork(plan, program, texts, symbols, packed, tables, unpacked, forms)
 
 
 def _is_inflated(packing: Packing) -> bool:
@@ -139,16 +143,36 @@ class ConstantSection:
         self.bytes = 0
         self._arrays = dict[int, np.ndarray]()
         self._offsets = dict[bytes, int]()
+        self._tables = set[int]()
 
-    def add(self, array: np.ndarray) -> int:
-        """Return the byte at which an array's elements begin, as they lie in memory."""
+    def add(self, array: np.ndarray, is_table: bool = False) -> int:
+        """Return the byte at which an array's elements begin, as they lie in memory.
+
+        Args:
+            array: the constant.
+            is_table: whether it holds places in memory.
+        """
         flat = array.ravel("K").view(np.uint8)
         digest = hashlib.sha256(flat.data).digest()
         if digest not in self._offsets:
             self._offsets[digest] = self.bytes
             self._arrays[self.bytes] = flat
             self.bytes += aligned(flat.nbytes)
+        if is_table:
+            self._tables.add(self._offsets[digest])
         return self._offsets[digest]
+
+    def table_sum(self, begin: int) -> TableSum:
+        """The sum of all tables, of constants from a byte of a file on."""
+        ranges = [(begin + at, self._arrays[at].nbytes) for at in sorted(self._tables)]
+
+        def read(first: int, size: int) -> np.ndarray:
+            found = np.zeros(size, np.uint8)
+            array = self._arrays[first - begin]
+            found[: array.nbytes] = array
+            return found
+
+        return TableSum.of(ranges, read)
 
     @property
     def mark(self) -> bytes:
@@ -184,7 +208,10 @@ def target_programs(
     runs = {}
     for name, network, packed in zip(networks, each, places, strict=True):
         found: dict[int, Constant | Place]
-        found = {at: Constant(section.add(array)) for at, array in network.constants.items()}
+        found = {
+            at: Constant(section.add(array, at in network.tables))
+            for at, array in network.constants.items()
+        }
         found.update((at, Place(begin + new)) for at, new in packed.items())
         runs[name] = _placed(network.program, found, {})
     packs = None

@@ -7,6 +7,7 @@ import math
 from leanconv.algorithms.magnitudes import Magnitudes
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph, Node
+from leanconv.graph.zeros import LEAST, zeros_of
 from leanconv.operators import convolution, operator_of
 from leanconv.operators.operator import network_error
 from leanconv.planner.arena import Lifetime, PlacedBuffers
@@ -156,6 +157,8 @@ def closing_lines(plan: NetworkPlan) -> tuple[str, ...]:
     lines = (
         memory_text(plan),
         _storage_text(plan),
+        _dropped_text(plan),
+        _zeros_text(plan),
         plan.target.costs_text,
         magnitudes_text(plan),
     )
@@ -173,6 +176,38 @@ def _storage_text(plan: NetworkPlan) -> str:
         f"weights and values stay in float32, which is faster here by estimate; products may be of "
         f"numbers rounded to {asked}"
     )
+
+
+def _dropped_text(plan: NetworkPlan) -> str:
+    """How many channels are left out; "" for none."""
+    count = plan.graph.dropped
+    why = "of zeros, whose results are numbers, or that nothing reads"
+    return f"{counted(count, 'filter')} of convolutions left out: {why}" if count else ""
+
+
+def _zeros_text(plan: NetworkPlan) -> str:
+    """How many weights of 0 are left out, and how many layers multiply theirs; "" without any."""
+    left, weights, layers, dense = 0, 0, 0, 0
+    for node, chosen in zip(plan.graph.nodes, plan.node_costs, strict=True):
+        sparse = chosen.decision.choice.algorithm == "sparse"
+        arrays = (plan.graph.constants.get(n) for n in operator_of(node).packed_inputs(node))
+        for w in (each for each in arrays if each is not None and each.ndim > 2):
+            zeros = zeros_of(w)
+            if zeros is not None and sparse:
+                layers, left, weights = layers + 1, left + w.size - zeros.nonzeros, weights + w.size
+            dense += zeros is not None and not sparse
+    found = []
+    if layers:
+        verb = "leaves" if layers == 1 else "leave"
+        found.append(
+            f"{counted(layers, 'convolution')} {verb} out the weights that are 0: {left} of "
+            f"{weights} ({left / weights:.1%})"
+        )
+    if dense:
+        named = f"{dense} more" if layers else counted(dense, "convolution")
+        verb = "multiplies" if dense == 1 else "multiply"
+        found.append(f"{named} with at least {LEAST:.0%} zeros {verb} them")
+    return "; ".join(found)
 
 
 def magnitudes_text(plan: NetworkPlan) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 
 from leanconv.graph.ir import Graph, Node
 from leanconv.planner.arena import BufferUse, peak_bytes
-from leanconv.planner.decisions import Decision
+from leanconv.planner.decisions import Decision, saved_products
 from leanconv.planner.error_growth import error_units
 from leanconv.planner.formats import FormatRules, default_decisions
 from leanconv.planner.node_costs import (
@@ -118,9 +118,11 @@ def _allowed_formats(
 ) -> dict[str, frozenset[Format]]:
     """The formats that each value may have: the default one, and any that is smaller.
 
-    What the user gives and takes is plain in any case: a layer beside it may be, too.
+    What the user gives and takes is plain in any case: a layer beside it may be, too. Where planes
+    alone save products, all images may be plain, or in blocks.
     """
     graph = rules.graph
+    planes = any(saved_products(node, graph) for node in graph.nodes)
     allowed: dict[str, set[Format]] = {name: set() for name in graph.types}
     for name in (*graph.inputs, *graph.outputs):
         allowed[name].add(PLAIN)
@@ -132,7 +134,9 @@ def _allowed_formats(
     for name, forms in allowed.items():
         if not rules.is_image(name):
             continue
-        if _bytes(graph, name, PLAIN) < _bytes(graph, name, rules.blocked):
+        if planes:
+            forms.update((PLAIN, rules.blocked))
+        elif _bytes(graph, name, PLAIN) < _bytes(graph, name, rules.blocked):
             forms.add(PLAIN)
     return {name: frozenset(forms) for name, forms in allowed.items()}
 

@@ -227,6 +227,12 @@ def _packing(problem: Problem, candidate: Candidate, random: np.random.Generator
     shape = (channels, problem.conv.inputs, *problem.conv.window.kernel)
     there = {"bias": problem.conv.epilogue.bias, "slope": problem.conv.epilogue.has_slope}
     w = random.standard_normal(shape).astype(sums)
+    if problem.zeros:
+        sliced = "firsts" in candidate.constant_bytes
+        draw = problem.zeros.drawn_for_slices if sliced else problem.zeros.drawn
+        w *= draw(shape, random)
+    if problem.factors:
+        w = problem.factors.drawn(shape, random).astype(sums)
     given = {
         name: random.standard_normal(channels).astype(sums) for name, used in there.items() if used
     }

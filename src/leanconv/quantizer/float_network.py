@@ -27,6 +27,7 @@ from leanconv.graph.file_graph import FileNode
 from leanconv.graph.limits import Limits
 from leanconv.graph.onnx_description import outermost
 from leanconv.graph.onnx_graph import OnnxGraph, named_value
+from leanconv.graph.onnx_initializers import read_sparse, values_of
 from leanconv.graph.onnx_nodes import attribute, attribute_message
 from leanconv.graph.onnx_tensor import ExternalFiles, open_view, read_tensor
 from leanconv.graph.ops import OPS
@@ -55,10 +56,10 @@ def read_graph(source: Path | bytes) -> OnnxGraph:
             path = source.resolve(strict=True)
         except OSError as error:
             raise InputError(f"{source} cannot be read: {error.strerror or error}") from error
-        data, files = open_view(path, None, InputError), ExternalFiles(source)
+        data, files = open_view(path, InputError), ExternalFiles(source)
     else:
         data, files = memoryview(source), ExternalFiles(None)
-    reader = Reader(Limits().fields)
+    reader = Reader(Limits().fields, Limits().filled_bytes)
     outermost(reader, data, source.name if isinstance(source, Path) else "", {})
     graph = OnnxGraph.read(data)
     graph.ir_version = max(_LEAST_IR, graph.ir_version)
@@ -90,11 +91,23 @@ def _decode_weights(graph: OnnxGraph, reader: Reader, files: ExternalFiles) -> N
                 f"weight {shown(name)!r} is of a type that is not taken and lies in another file; "
                 "expected it within the model"
             )
+    for name, data in [*graph.sparse.items()]:
+        if values_of(data, reader).get("data_type", 0) in schema.DTYPES:
+            graph.constants[name] = read_sparse(data, reader, files, "sparse initializer")[1]
+            del graph.sparse[name]
 
 
 def _constant(node: FileNode, reader: Reader, files: ExternalFiles) -> Array | None:
     """The array of a node Constant, None where it is another node."""
-    if node.op != "Constant" or "value" not in node.attributes:
+    if node.op != "Constant":
+        return None
+    if "sparse_value" in node.attributes:
+        sparse = attribute_message(node.attributes["sparse_value"], reader)
+        held = sparse.get("sparse_tensor", memoryview(b""))
+        if values_of(held, reader).get("data_type", 0) not in schema.DTYPES:
+            return None
+        return read_sparse(held, reader, files, "sparse_value")[1]
+    if "value" not in node.attributes:
         return None
     message = attribute_message(node.attributes["value"], reader)
     if "t" not in message or not node.outputs:

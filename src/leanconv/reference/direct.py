@@ -5,10 +5,13 @@ Thesis, algorithm 1:  O[i][j][m][n] += I[i][r][m·s + u][n·s + v] × F[j][r][u]
 The document has one stride for both axes; here height and width have their own.
 
 Activations are as their formulas read, in float64: the last step of the oracle.
+
+Other references reduce strides (`polyphase`) and large kernels (`split_kernel`) to what they take.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import product
 from math import prod
 from typing import Any
@@ -19,6 +22,7 @@ from leanconv.records import replace
 from leanconv.spec import Activation, ConvSpec
 from leanconv.spec.activation import KINDS
 from leanconv.spec.conv import output_extent
+from leanconv.spec.format import ceil_div
 
 
 def activate(
@@ -210,3 +214,41 @@ def _check(
         got = None if array is None else array.shape
         if got != shape:
             raise ValueError(f"{spec}: {label} has shape {got}; expected {shape}")
+
+
+# -- strides and large kernels by dense convolutions of few taps ----------------------------------
+# x (N, C, H, W), w (K, C, kh, kw) -> y (N, K, oh, ow), with stride 1
+DenseCore = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def polyphase(core: DenseCore, x: np.ndarray, w: np.ndarray, stride: Steps) -> np.ndarray:
+    """Strides by polyphase: O = Σ_{p < min(s, k)} Σ_q conv(I[p::s, q::s], F[p::s, q::s]), cropped.
+
+    The 3 taps of a stride of 2 become phases of 2 and 1 taps; 11 taps of stride 4: 3, 3, 3, 2.
+    """
+    (sh, sw), (oh, ow) = stride, output_extents(x, w, stride)
+    total = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    for p in range(min(sh, w.shape[2])):
+        for q in range(min(sw, w.shape[3])):
+            part = core(x[:, :, p::sh, q::sw], w[:, :, p::sh, q::sw])
+            total += part[:, :, :oh, :ow]
+    return total
+
+
+def split_kernel(core: DenseCore, x: np.ndarray, w: np.ndarray, most: int) -> np.ndarray:
+    """Large kernels by pieces of at most `most` taps along each axis, of nearly equal size."""
+    oh, ow = output_extents(x, w, (1, 1))
+    total = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
+    for u, kh in _pieces(w.shape[2], most):
+        for v, kw in _pieces(w.shape[3], most):
+            region = x[:, :, u : u + oh + kh - 1, v : v + ow + kw - 1]
+            total += core(region, w[:, :, u : u + kh, v : v + kw])
+    return total
+
+
+def _pieces(taps: int, most: int) -> Iterator[tuple[int, int]]:
+    """First tap and number of taps of each piece."""
+    count = ceil_div(taps, most)
+    for number in range(count):
+        first, stop = taps * number // count, taps * (number + 1) // count
+        yield first, stop - first

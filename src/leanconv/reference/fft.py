@@ -14,8 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from leanconv.reference.decompose import polyphase
-from leanconv.reference.direct import Steps, output_extents
+from leanconv.reference.direct import Steps, output_extents, polyphase
 from leanconv.spec.format import ceil_div
 
 

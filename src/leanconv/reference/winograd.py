@@ -21,8 +21,7 @@ from functools import partial
 import numpy as np
 
 from leanconv.records import dataclass
-from leanconv.reference.decompose import polyphase, split_kernel
-from leanconv.reference.direct import Steps, output_extents
+from leanconv.reference.direct import Steps, output_extents, polyphase, split_kernel
 from leanconv.spec.format import ceil_div
 from leanconv.winograd.matrices import transform
 

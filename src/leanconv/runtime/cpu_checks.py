@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leanconv.codegen.host import ASK, STATES
+from leanconv.codegen.host import ASK, STATES, X86_EXTENSIONS
 from leanconv.runtime.shared_library import WRONG_CPU
 from leanconv.target import Target
 from leanconv.target.systems import architecture, system_of
@@ -51,15 +51,6 @@ _SAVED = {"avx512": 0xE6, "avx2": 0x6}
 _USUAL = ("fma", "movbe", "f16c", "bmi", "avx2", "bmi2", "lzcnt")
 _WIDE = ("avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
 _TILES = 0x60000  # of XCR0: their shapes and their data
-_OF_EXTENSIONS = {
-    "amx_bf16": ("amx-tile", "amx-bf16"),
-    "amx_int8": ("amx-tile", "amx-int8"),
-    "avx_vnni": ("avxvnni",),
-    "bf16": ("avx512bf16",),
-    "fp16": ("avx512fp16",),
-    "vbmi": ("avx512vbmi",),
-    "vnni": ("avx512vnni",),
-}
 
 
 def check_text(number: int, target: Target) -> str:
@@ -98,7 +89,7 @@ def _x86_check(target: Target) -> Iterator[str]:
     """Yield a check of features, and of the registers that the system saves."""
     isa, extensions = target.isa, target.extensions
     needed = [*_USUAL, *(_WIDE if isa == "avx512" else ())]
-    needed += [each for name in extensions for each in _OF_EXTENSIONS.get(name, ())]
+    needed += [each for name in extensions for each in X86_EXTENSIONS.get(name, ())]
     masks: dict[tuple[int, int], list[int]] = {}
     for name in needed:
         leaf, subleaf, register, bit = _FEATURES[name]

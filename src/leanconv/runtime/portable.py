@@ -16,11 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TypeAlias
 
 from leanconv.codegen.linking import Library
 from leanconv.records import dataclass, replace
 from leanconv.runtime.memory import ArenaPart
 from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
+
+Operand: TypeAlias = "int | Constant | Place | Slot"
 
 
 @dataclass(frozen=True)
@@ -87,29 +90,28 @@ class PortableProgram:
 
 def linked_stages(
     program: PortableProgram,
-    constants: Callable[[int], int | Slot],
-    given: Mapping[int, int | Slot] = MappingProxyType({}),
+    constants: Callable[[int], Operand],
+    given: Mapping[int, Operand] = MappingProxyType({}),
 ) -> list[Stage]:
     """The stages of a program with the addresses of constants in them.
 
     Args:
         program: to be linked.
-        constants: gives the address of the constant that begins at a byte of them.
-        given: the addresses of arrays that are the same in each run, by number, or by which other
-            number runs pass them; they pass those that come before these.
+        constants: gives the address of the constant that begins at a byte of them, or where else
+            it is found.
+        given: the addresses of arrays that are the same in each run, by number, or where else they
+            begin; runs pass those that come before these.
     """
 
-    def address(operand: int | Constant | Place | Slot) -> int | Place | Slot:
+    def address(operand: Operand) -> Operand:
         if isinstance(operand, Constant):
             return constants(operand.offset)
         if not isinstance(operand, Slot) or operand.number not in given:
             return operand
         start = given[operand.number]
-        return (
-            replace(operand, number=start.number)
-            if isinstance(start, Slot)
-            else start + operand.offset
-        )
+        if isinstance(start, int):
+            return start + operand.offset
+        return replace(start, offset=start.offset + operand.offset)
 
     return [replace(s, operands=tuple(map(address, s.operands))) for s in program.stages]
 

@@ -182,7 +182,8 @@ class SharedLibrary:
                 "the instructions; expected a network compiled for it"
             )
         if result == WRONG_WEIGHTS:
-            raise OSError(f"{self.facts['weights_file']} holds other weights than {self._path}'s")
+            file = self.facts["weights_file"]
+            raise OSError(f"{file} holds other weights than {self._path}'s, or is damaged")
         if result:
             raise RuntimeError(f"{self._path} fails, with {result}")
 

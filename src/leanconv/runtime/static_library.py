@@ -23,6 +23,7 @@ from leanconv.runtime.cpu_checks import asking_text, check_text
 from leanconv.runtime.portable import PortableProgram
 from leanconv.runtime.static_program import BLOCK, FUNCTION, WORD, ProgramWords
 from leanconv.runtime.static_workers import worker_bytes, worker_text
+from leanconv.runtime.table_sum import TableSum
 from leanconv.spec.format import aligned
 from leanconv.target import Target
 
@@ -73,7 +74,7 @@ def static_library(
     mark: bytes,
     memory_bytes: int,
     threads: int,
-    outside: bool = False,
+    outside: TableSum | None = None,
 ) -> StaticLibrary:
     """Make the functions of a library.
 
@@ -84,7 +85,8 @@ def static_library(
         mark: what these begin with; in the object only that is there yet, the rest are zeros.
         memory_bytes: of arena and packed weights.
         threads: that take part.
-        outside: whether the caller has the constants, and gives their address to `PREFIX_init`.
+        outside: the sum of tables where the caller has the constants, and gives their address to
+            `PREFIX_init`; None where they are in the object.
     """
     used = {symbol for each in made for symbol in each.symbols.values()}
     chosen = aligned(memory_bytes)
@@ -102,7 +104,7 @@ def static_library(
         _HEAD.format(
             mark_bytes=len(mark),
             mark="".join(f"\\{byte:02x}" for byte in mark),
-            left=0 if outside else constant_bytes - len(mark),
+            left=constant_bytes - len(mark) if outside is None else 0,
             declared="\n".join(
                 f"declare void @{name}(ptr, i64, i64, ptr)" for name in sorted(used)
             ),
@@ -154,10 +156,10 @@ def _public_text(
     chosen: int,
     workers: int,
     threads: int,
-    outside: bool,
+    outside: TableSum | None,
 ) -> str:
     """Return the functions that others call."""
-    count, weights = len(made), "%weights" if outside else "@constants"
+    count, weights = len(made), "@constants" if outside is None else "%weights"
     checks = "".join(
         f"  %c{i} = call i32 @check.{i}()\n  %good{i} = icmp eq i32 %c{i}, 0\n"
         f"  br i1 %good{i}, label %is{i}, label %not{i}\nis{i}:\n  ret i64 {i}\nnot{i}:\n"
@@ -193,11 +195,12 @@ def _public_text(
         wrong_cpu=interface.WRONG_CPU,
         wrong_weights=interface.WRONG_WEIGHTS,
         low_bits=interface.ALIGNMENT - 1,
-        given=", ptr %weights" if outside else "",
-        weights=_OUTSIDE.format(low_bits=interface.ALIGNMENT - 1)
-        if outside
-        else "  br label %take\n",
+        given="" if outside is None else ", ptr %weights",
+        weights="  br label %take\n"
+        if outside is None
+        else _OUTSIDE.format(low_bits=interface.ALIGNMENT - 1),
     )
+    text += "" if outside is None else outside.text
     text += _CLOSE.format(
         prefix=prefix,
         home=chosen + WORD,
@@ -348,7 +351,10 @@ compare:
   %mark = load i256, ptr @constants
   %found = load i256, ptr %weights
   %known = icmp eq i256 %mark, %found
-  br i1 %known, label %take, label %strange
+  br i1 %known, label %sum, label %strange
+sum:
+  %sound = call i1 @tables_fit(ptr %weights)
+  br i1 %sound, label %take, label %strange
 """
 _CLOSE = """
 define i32 @{prefix}_close(ptr %block) nounwind {{

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from math import prod
 
 from leanconv.errors import SpecError, short
@@ -49,6 +50,22 @@ def tensor_bytes(shape: Iterable[int], dtype: DType) -> int:
 def transposed_reach(size: int, kernel: int, stride: int, dilation: int, extra: int) -> int:
     """Outputs of a transposed convolution along one axis, `extra` added, none cut off."""
     return stride * (size - 1) + effective_extent(kernel, dilation) + extra
+
+
+class Propagation(Enum):
+    """What is computed of a convolution y = conv(x, w): y itself, or the gradient of its weights.
+
+        forward    y  from x and w
+        weights    dw from x and dy:  dw[k, c, t] = sum of dy[n, k, o] x[n, c, o·s + t·d - pad]
+
+    The gradient of a convolution's data, dx from dy and w, is a transposed convolution by the same
+    weights; that of a transposed convolution's data is a convolution: each goes forward. The
+    gradient of a transposed convolution's weights is that of the convolution which leads from its
+    output to its input.
+    """
+
+    FORWARD = "forward"
+    WEIGHTS = "weights"
 
 
 @dataclass(frozen=True)

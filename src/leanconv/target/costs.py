@@ -53,6 +53,8 @@ class Costs:
         loads_per_cycle: vectors of 32 bytes, or broadcasts, that are loaded in a cycle.
         l2_read: rate of a stream in L2.
         l2_read_beside_fma: rate of packed weights from L2 while multiply-adds are issued.
+        weights_shown: the part of a stream of packed weights from L2 that a register tile's
+            multiply-adds do not hide.
         l3_read: rate of a stream in L3 that is prefetched.
         l3_read_crowded: the same where the stream fills more than `l3_share` of L3.
         l3_read_unprefetched: rate of a stream in L3 without prefetch.
@@ -209,6 +211,7 @@ class Costs:
 
     call: float | None = None
     l2_copy: float | None = None
+    weights_shown: float | None = None
     l2_read_of_planes: float | None = None
     vector_load: float | None = None
     broadcast_load: float | None = None
@@ -271,7 +274,7 @@ _UNITS = {
     ),
     "a part of 1": (
         *("l2_share", "l3_share", "l3_crowded_share", "overlap_loss", "operand_traffic"),
-        *("small_tile_shown", "winograd_integer_input", "winograd_integer_stream"),
+        *("small_tile_shown", "weights_shown", "winograd_integer_input", "winograd_integer_stream"),
     ),
     "times the estimate": (
         *("direct_over_model", "planar_over_model", "fft_over_model", "depthwise_over_model"),

@@ -229,6 +229,8 @@ ZEN3 = derived(
     estimated(u8s8_products=24.0, s16_products=32.0),
     _NO_BF16,
 )
+_ZEN5 = "2 cores of a Zen 5 server in a virtual machine, 1 MiB of L2 each, 32 MiB of L3"
+
 ZEN5 = derived(
     "znver5",
     ZEN4,
@@ -238,6 +240,42 @@ ZEN5 = derived(
         u8s8_products=128.0,
         s16_products=64.0,
         bf16_products=64.0,
+    ),
+    measured(
+        _ZEN5,
+        "`python benchmarks/calibrate.py`",
+        "2026-11-29",
+        ghz=3.9,
+        l2_read=60.0,
+        l3_read=30.0,
+        l3_read_crowded=25.0,
+        l3_copy=30.0,
+        dram_read=12.0,
+        dram_copy=12.0,
+        unaligned_line=2.0,
+        transposed_store=3.0,
+    ),
+    measured(
+        _ZEN5,
+        "timed: reorders of 0.4 to 6 MB between channel blocks and planes; a layer of one pixel",
+        "2026-11-29",
+        copy=24.0,
+        dram_read_first=12.0,
+    ),
+    measured(
+        _ZEN5,
+        "fitted by hand to the rows of benchmarks/costs/znver5.csv, `benchmarks/fit_costs.py`",
+        "2026-11-29",
+        direct_over_model=1.0,
+        planar_over_model=1.0,
+        strided_line=8.0,
+        prefetched_line=1.0,
+        store=1.2,
+        vector_move=0.4,
+        transposed_vector=2.0,
+        winograd_input=4.5,
+        winograd_output=3.5,
+        winograd_row=18.0,
     ),
 )
 
@@ -287,6 +325,13 @@ SAPPHIRE_RAPIDS = derived(
         direct_prefetch_bytes=16 * 1024,
         channels_ahead=8,
         strided_line=30.0,
+    ),
+    measured(
+        _SAPPHIRE_RAPIDS,
+        "fitted to nine register tiles, 28x1 to 4x6, of 3x3 layers of 64 to 512 channels on maps "
+        "of 4 to 56 columns, one thread, least times beside other work on the same cores",
+        "2026-11-29",
+        weights_shown=0.4,
     ),
     stated(_INTEL_MANUAL, l1_ways=12, tlb_pages=96),
     measured(

@@ -141,6 +141,8 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return f"{problem.conv.in_channels} channels in blocks of {_GROUP}"
     if not problem.conv.window.is_flat:
         return "its window has three axes"
+    if problem.conv.y_offset or problem.conv.x_offset:
+        return "its tensors are parts of others"
     if problem.conv.epilogue.activation and not types.accumulate.is_float:
         return f"an activation of sums in {types.accumulate}"
     if problem.conv.groups == 1:

@@ -58,6 +58,8 @@ def refusal(problem: Problem, target: Target) -> str | None:
             return f"groups of {channels} {side} channels do not fill blocks of {access.block}"
     if conv.y.block not in (1, lanes) or isinstance(conv.y, PhasedAccess):
         return f"blocks of {problem.conv.y.block} output channels; expected {lanes}, or none"
+    if conv.y.block == 1 and conv.y.spatial[2] != 1:
+        return "output channels that lie beside each other; expected planes or blocks"
     return None
 
 

@@ -85,7 +85,7 @@ class Col2ImLayout(Kernel):
 
     dtype: DType
     lanes: int
-    batch: Extent
+    batch: Count
     groups: Extent
     inputs: Extent
     units: Extent

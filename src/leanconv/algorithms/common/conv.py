@@ -23,7 +23,7 @@ from leanconv.kernels import packing
 from leanconv.records import dataclass, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.conv import reduction_length, sum_flops, tensor_bytes
-from leanconv.symbolic import Extent
+from leanconv.symbolic import Count, Extent
 from leanconv.target import Target
 from leanconv.types import FLOAT32, INT64, DType, Precision
 
@@ -45,7 +45,7 @@ class Conv:
         x_offset, y_offset: elements from the tensors' starts to the first ones read and written.
     """
 
-    batch: Extent
+    batch: Count
     groups: int
     inputs: int
     outputs: int
@@ -158,7 +158,10 @@ def merge_rows_of_columns(conv: Conv, width_of: Callable[[int], int]) -> Conv:
     alone = window.is_flat and across == 1 < taps and window.stride == (1, 1, 1)
     if isinstance(y, PhasedAccess):
         return conv
-    if not alone or window.size[2] != w or not all(map(window.always_full, (1, 2))):
+    # Where the padding is less than none, rows begin behind the image's first.
+    if not alone or window.size[2] != w or window.pad[1:] != (0, 0):
+        return conv
+    if not all(map(window.always_full, (1, 2))):
         return conv
     if any(access.spatial[1] != w * access.spatial[2] for access in (x, y)):
         return conv
@@ -289,6 +292,10 @@ class GroupedConv(Kernel):
         """Return the calls that pack weights (K, C/g, kd, kh, kw), any view: as they are."""
         return packing.rows(w, self.conv.precision.w)
 
+    def changing_weight_calls(self, w: np.ndarray) -> list[PackCall]:
+        """Return the same calls for weights that change with each run."""
+        return self.weight_calls(w)
+
     def channel_calls(self, values: np.ndarray) -> list[PackCall]:
         """Return the calls that pack one or more numbers per output channel: as they are."""
         return packing.copied(values)
@@ -329,24 +336,34 @@ def batch_as_columns(kernel: K) -> K:
 class Taps:
     """Bounds of the taps along depth (axis 0) or height (axis 1) at output position `o`.
 
+    Args:
+        e: the function under construction.
+        window, axis: of the taps.
+        o: the output position.
+        any_size: whether one code is that of all sizes: it computes bounds even where all taps
+            always touch the input.
+
     Attributes:
         start: input position of tap 0, negative in the padding.
         low, high: first tap that touches the input, and one past the last.
     """
 
-    def __init__(self, e: Function, window: Window, axis: int, o: Value) -> None:
+    def __init__(
+        self, e: Function, window: Window, axis: int, o: Value, any_size: bool = False
+    ) -> None:
         kernel, step = window.kernel[axis], window.dilation[axis]
         self.start = o * window.stride[axis] - window.pad[axis]
         self.low: Value | int = 0
         self.high: Value | int = kernel
         self._condition: Value | None = None
-        if window.always_full(axis):
+        any_size = any_size and not window.size[axis] == 1 == window.out[axis]
+        if not any_size and window.always_full(axis):
             return
         # ceil(-start / step) and floor((size - 1 - start) / step) + 1, kept from going negative
         low = e.smax(0 - self.start + (step - 1), 0) // step
         above = e.smax(window.size[axis] - 1 - self.start + step, 0) // step
         self.low, self.high = low, e.smin(above, kernel)
-        if window.sometimes_empty(axis):
+        if any_size or window.sometimes_empty(axis):
             self._condition = low.compare("slt", self.high)
 
     def loop(self, label: str, a_stride: int, b_stride: int) -> ReductionLoop:

@@ -25,7 +25,7 @@ from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.shuffles import transpose_rectangle
-from leanconv.kernels.packing import PIECE_BYTES, lowest
+from leanconv.kernels.packing import PIECE_BYTES, lowest, packing_traffic
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Count
@@ -66,6 +66,37 @@ class Panels(Kernel):
     @abstractmethod
     def group_elements(self) -> int:
         """Packed elements of one group."""
+
+    @property
+    @abstractmethod
+    def given_weights(self) -> int:
+        """Weights of one output."""
+
+    def packing_cycles(self, target: Target) -> float:
+        """Cycles of vectors of weights, of what is made of them, and of memory."""
+        item = self.dtype.bytes
+        vectors = self.groups * ceil_div(self.outputs, self.lanes)
+        weights = vectors * self.given_weights
+        packed = self.groups * self.group_elements
+        arithmetic = weights * self.read_cycles(target)
+        arithmetic += packed / self.lanes * self.made_cycles(target)
+        read = self.groups * self.outputs * self.given_weights * item
+        traffic = packing_traffic(target, read, packed * item, self.is_streamed(target))
+        return target.costs.overlapped(arithmetic, traffic)
+
+    def read_cycles(self, target: Target) -> float:
+        """Cycles of a vector of weights as it is brought from where they lie."""
+        return target.costs.transposed_vector
+
+    def made_cycles(self, target: Target) -> float:
+        """Cycles of a packed vector beside those of its weights."""
+        del target
+        return 0.0
+
+    def is_streamed(self, target: Target) -> bool:
+        """Return whether panels are written past the caches."""
+        del target
+        return False
 
 
 def in_pieces(
@@ -117,6 +148,11 @@ class PanelPacking(Panels):
         return self.groups, self.panels, self.blocks
 
     @property
+    def given_weights(self) -> int:
+        """All of its row."""
+        return self.row
+
+    @property
     def group_elements(self) -> int:
         """Whole vectors of outputs."""
         return self.row * ceil_div(self.outputs, self.lanes) * self.lanes
@@ -159,6 +195,7 @@ class PanelPacking(Panels):
 
 
 _STEPS = 16  # of one chunk
+_LANE_MOVES = 2  # a load, and an insertion into a vector
 
 
 class OneStep(NamedTuple):
@@ -209,6 +246,20 @@ class WeightTransform(Panels):
     @property
     def group_elements(self) -> int:
         return self.group_size
+
+    @property
+    def given_weights(self) -> int:
+        """Those of all steps, with zeros in the place of some."""
+        return self.taps * self.steps
+
+    def read_cycles(self, target: Target) -> float:
+        """Lane by lane."""
+        return _LANE_MOVES * self.lanes * target.costs.element_move
+
+    def made_cycles(self, target: Target) -> float:
+        """Sums of products in float64."""
+        vectors = FLOAT64.bytes / self.dtype.bytes
+        return target.costs.winograd_input + vectors * self.taps / target.fma_units
 
     @property
     def panel_step(self) -> int:

@@ -48,8 +48,6 @@ def _reject(problem: Problem, target: Target) -> str | None:
         return f"a vector of outputs needs {span} inputs; at most {2 * lanes} can be shuffled"
     if conv.x.block > 1 and span % lanes and lanes % span:
         return f"{span} inputs of a vector straddle blocks of {lanes} channels"
-    if conv.y_offset:
-        return "the output is written with an offset"
     return None
 
 
@@ -64,8 +62,6 @@ def _reject_codes(problem: Problem, lanes: int) -> str | None:
         return f"an activation of sums in {problem.conv.precision.accumulate}"
     if conv.precision.y == FLOAT32 and not conv.epilogue.requantise:
         return "float32 made of sums without scales"
-    if conv.y_offset:
-        return "the output is written with an offset"
     return None
 
 
@@ -119,7 +115,9 @@ def _row_cycles(kernel: DepthwiseConv, columns: int, target: Target) -> float:
 def _kernel(problem: Problem, target: Target, any_width: bool) -> DepthwiseConv:
     conv, lanes = problem.conv, problem.conv.lanes(target)
     if conv.precision.x.is_float:
-        return DepthwiseConv(conv=conv, lanes=lanes, columns=1, rows=1, any_width=any_width)
+        one_code = any_width and problem.weights_change
+        code = {"any_width": any_width, "one_code": one_code}
+        return DepthwiseConv(conv=conv, lanes=lanes, columns=1, rows=1, **code)
     way = way_of(conv.precision, target)
     return DepthwiseCodes(conv=conv, lanes=lanes, columns=1, rows=1, any_width=any_width, way=way)
 

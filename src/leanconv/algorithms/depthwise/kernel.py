@@ -9,10 +9,12 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.common.conv import GroupedConv, Taps
+from leanconv.algorithms.common.weight_runs import packing_call
 from leanconv.codegen.column_tiles import (
     ColumnTile,
     each_tile_of_row,
     overlapping_tiles,
+    tiles_of_one_code,
     written_tiles,
 )
 from leanconv.codegen.dot import Dot, fma
@@ -26,6 +28,7 @@ from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Count
 from leanconv.target import Target
+from leanconv.types import FLOATS
 
 WEIGHTS_KEPT = 8  # weight vectors of one tap row that are held in registers
 _KERNEL_UNROLLED = 9  # taps along a row that are written out
@@ -54,6 +57,7 @@ class DepthwiseConv(GroupedConv):
         rows: output rows of one chunk.
         ring: rows of x that are kept: row i lies where row i % ring would; 0: all of them.
         any_width: whether the code is that of all widths: tiles overlap at the end of a row.
+        one_code: whether the narrowest rows, and all remainders of strides, have that code, too.
     """
 
     VARIES = True
@@ -63,6 +67,7 @@ class DepthwiseConv(GroupedConv):
     rows: Count
     ring: int = 0
     any_width: bool = False
+    one_code: bool = False
 
     @property
     def width(self) -> int:
@@ -122,6 +127,8 @@ class DepthwiseConv(GroupedConv):
         """The tiles of a row of output columns."""
         # Where a residual may be in place, no column may be computed twice.
         conv = self.conv
+        if self.one_code:
+            return tiles_of_one_code(conv.window, self.columns)
         if self.any_width and not conv.epilogue.residual:
             return overlapping_tiles(conv.window, self.columns, once=False)
         return written_tiles(conv.window, self.columns, _MOST_RUNS)
@@ -143,6 +150,13 @@ class DepthwiseConv(GroupedConv):
         """Return the calls that pack (K, ig, kd, kh, kw) as [vector][kd][kh][kw][ig][lane]."""
         size, dtype = self.vector_weights, self.conv.precision.w
         return panels(w[np.newaxis], self.width, self.packed_vector, lambda _: size, dtype)
+
+    def changing_weight_calls(self, w: np.ndarray) -> list[PackCall]:
+        """Return the same calls for weights that change: of floats, squares are transposed."""
+        dtype, call = self.conv.precision.w, None
+        if self.width == self.lanes > 1 and dtype in FLOATS and w.dtype == dtype.numpy:
+            call = packing_call(w, 1, 1, self.lanes)
+        return self.weight_calls(w) if call is None else [call]
 
     @property
     def packed_vector(self) -> Order:
@@ -229,7 +243,7 @@ class VectorRows:
             place = place + channel * conv.x.block_stride
         self.x = pointers["x"].at(place)
         self.above = self._above(block)
-        out = n * conv.y.image + block * conv.y.channel(kernel.width)
+        out = n * conv.y.image + block * conv.y.channel(kernel.width) + conv.y_offset
         self.y = pointers["y"].at(out)
         residual = pointers.get("residual")
         self.residual = residual.at(out) if residual else None
@@ -256,7 +270,7 @@ class VectorRows:
         """Emit one row of output columns."""
         conv, kernel, e, window = self.kernel.conv, self.kernel, self.e, self.kernel.conv.window
         od, oh = e.split(row, *window.out[:2])
-        self.taps = [Taps(e, window, axis, o) for axis, o in ((0, od), (1, oh))]
+        self.taps = [Taps(e, window, axis, o, kernel.one_code) for axis, o in ((0, od), (1, oh))]
         start = self.taps[0].start * conv.x.spatial[0]
         if not kernel.ring:
             start = start + self.taps[1].start * conv.x.spatial[1]
@@ -274,7 +288,7 @@ class VectorRows:
         acc = self.starts * run.pixels
         depth, height = self.taps
         per_row = kernel.row_weights
-        across = Taps(e, window, 2, column) if run.computed else None
+        across = Taps(e, window, 2, column, kernel.one_code) if run.computed else None
         with depth.guard(e, acc), height.guard(e, acc):
             planes = depth.loop("kd", window.dilation[0] * conv.x.spatial[0], window.kernel[1])
             lines = height.loop("kh", window.dilation[1] * conv.x.spatial[1], 1)

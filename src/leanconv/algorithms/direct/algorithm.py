@@ -21,7 +21,7 @@ from leanconv.algorithms.problem import (
     walk_steps,
 )
 from leanconv.codegen.dot import Way, group_of, has_dot, pairs_pay, way_of
-from leanconv.codegen.geometry import Window
+from leanconv.codegen.geometry import PhasedAccess, Window
 from leanconv.codegen.half_stored import PIECES
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile
@@ -149,8 +149,12 @@ def _planned(problem: Problem, target: Target, piece: int) -> tuple[PackedConv, 
     window = kernel.conv.window
     vectors = ceil_div(kernel.conv.outputs, kernel.lanes)
     cycles, _ = ranked_tiles(kernel, target)[0]
-    if not kernel.conv.y.lanes_contiguous:
-        cycles += target.costs.transposed_store * window.out[2] * vectors
+    y = kernel.conv.y
+    if not y.lanes_contiguous:
+        each = target.costs.transposed_store
+        if y.spatial[2] != 1 and not (isinstance(y, PhasedAccess) and y.interleaves):
+            each += kernel.lanes * target.costs.store  # element by element
+        cycles += each * window.out[2] * vectors
     cycles *= (
         kernel.conv.batch
         * kernel.conv.groups
@@ -171,6 +175,7 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
         tile=Tile(1, 1),
         rows=1,
         panels_inside=False,
+        one_code=bool(problem.any_size and problem.weights_change),
         way=_way(problem, target),
         folded=problem.folds_shift and inside,  # taps in the padding are left out
     )

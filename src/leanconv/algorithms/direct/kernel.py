@@ -13,6 +13,7 @@ from leanconv.codegen.column_tiles import (
     each_tile_of_row,
     overlapping_tiles,
     tiles_of_any_row,
+    tiles_of_one_code,
 )
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.epilogue import TileOutput, store_columns, store_tile
@@ -92,7 +93,9 @@ class _PanelRow:
         place = od * kernel.conv.y.spatial[0] + oh * kernel.conv.y.spatial[1] + channel
         self.y = of.y.at(place)
         self.residual = of.residual.at(place) if of.residual else None
-        self.taps = [Taps(self.e, window, axis, o) for axis, o in ((0, od), (1, oh))]
+        self.taps = [
+            Taps(self.e, window, axis, o, kernel.one_code) for axis, o in ((0, od), (1, oh))
+        ]
         starts = [t.start * kernel.conv.x.spatial[axis] for axis, t in enumerate(self.taps)]
         self.x = of.x.at(starts[0] + starts[1])
         self.first_tile = (of.image * kernel.conv.row_count + row) * kernel.tiles_across
@@ -106,6 +109,8 @@ class _PanelRow:
         if kernel.columns:
             width = self.e.smin(kernel.columns - self.oh * window.out[2], window.out[2])
             return tiles_of_any_row(width, pixels)
+        if kernel.one_code:
+            return tiles_of_one_code(window, pixels)
         if kernel.any_width:
             return overlapping_tiles(window, pixels, kernel.conv.epilogue.residual)
         return bounded_tiles(window, pixels)
@@ -199,7 +204,7 @@ class _PanelRow:
             fetch = self._next_input(run.pixels, loops[-1], a)
             acc[:] = sum_in_two_parts(e, tile, acc, a, self.w, loops, kernel.unroll, fetch)
             return
-        across = Taps(e, window, 2, column) if run.computed else None
+        across = Taps(e, window, 2, column, kernel.one_code) if run.computed else None
         runs: _Runs = [(across.low, across.high, (0,))] if across else list(run.runs)
         if kernel.piece:
             halves = HalfSums(e, tile, acc, kernel.piece, kernel.unroll)
@@ -349,7 +354,10 @@ class DirectConv(DirectShape):
 
     def emit_chunks(self, e: Function, pointers: dict[str, Pointer]) -> None:
         """Emit the loop over the chunks of a function, with the operands at these addresses."""
-        with e.chunks(*self.grid) as (n, g, band, panel, block):
+        with e.chunks(*self.grid) as place:
+            n, g, band, panel, block = place
+            if self.images_inside:
+                g, panel, n, band, block = place
             start = band * self.band_rows
             first = start + block * self.rows
             last = e.smin(first + self.rows, start + self.band_rows)

@@ -37,6 +37,8 @@ _ROWS_OUTER_BYTES = 160 * 1024  # weights that stay in L2 from row to row
 # output channels, so that each finds its half of a tensor in its own L2. Weights of at most this
 # share of L2 are read again for each row; larger ones that fit L2, for each half of the rows.
 _INSIDE_SHARE = 0.25
+_PANEL_SHARE, _COLUMN_VECTORS = 0.5, 2  # of L1; vectors of a tile that waits for weights first
+_INSIDE_IMAGES = 0.5  # share of L2 that weights exceed where all images share a panel's
 # Weights from DRAM: the fewest columns of a row for which tiles are chosen by the wait for them,
 # and the most accumulators of such a tile (the end of a larger one waits while the next one's
 # weights arrive).
@@ -177,7 +179,18 @@ def plan_direct(kernel: DirectConv, target: Target, weights_from_dram: bool = Fa
     pieces = merged.conv.batch * merged.conv.groups * (1 if inside else bands * panels)
     block = rows_per_chunk(rows // bands, per_row, pieces, target.costs.chunk)
     lanes = merged.dot_group == 1 and by_lane(target, tile.rows, tile.vectors)
-    return replace(merged, tile=tile, rows=block, panels_inside=inside, bands=bands, by_lane=lanes)
+    # Weights that leave L2 before the next image are read from L3 for each one, or else the images.
+    traffic = panels * merged.conv.batch * image, (merged.conv.batch - 1) * weights
+    together = weights > _INSIDE_IMAGES * target.l2_bytes and traffic[0] < traffic[1]
+    return replace(
+        merged,
+        tile=tile,
+        rows=block,
+        panels_inside=inside,
+        bands=bands,
+        images_inside=together and not inside,
+        by_lane=lanes,
+    )
 
 
 def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> tuple[float, Tile]:
@@ -207,8 +220,8 @@ def _best_tile(kernel: DirectConv, target: Target, weights_from_dram: bool) -> t
 def ranked_tiles(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]:
     """All register tiles, the cheapest first, with the estimated cycles of one row of output.
 
-    Every tile reads all weights of its panel. Where these exceed L2, tiles of few rows wait for
-    them.
+    Every tile reads all weights of its panel. Where these exceed L1, tiles of few rows do not hide
+    all of that; where they exceed L2, they wait for them.
     """
     conv = kernel.conv
     vectors, columns = ceil_div(conv.outputs, kernel.lanes), conv.window.out[2]
@@ -216,13 +229,19 @@ def ranked_tiles(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]
 
     def waiting(tile: Tile) -> float:
         panel = _panel_bytes(kernel, tile)
-        if panel <= target.l2_bytes or conv.row_count * columns <= tile.rows:
+        shown = target.costs.weights_shown or 0.0
+        # Where it is known what shows, it is known how much of L2 weights may fill.
+        held = target.l2_bytes * (target.costs.l2_share if shown else 1)
+        near = panel <= (target.l1_bytes * _PANEL_SHARE if shown else held)
+        if near or conv.row_count * columns <= tile.rows:
             return 0.0
         one = tile_cycles(target, tile.rows, tile.vectors, kernel.steps, work)
         tiles = ceil_div(columns, tile.rows) * ceil_div(vectors, tile.vectors)
-        stream = (panel - target.l2_bytes) / target.costs.l3_read_unprefetched
-        stream += target.l2_bytes / target.costs.l2_read_beside_fma
-        return tiles * max(0.0, stream - one)
+        stream = max(0.0, panel - held) / target.costs.l3_read_unprefetched
+        stream += min(panel, held) / target.costs.l2_read_beside_fma
+        # A tile of one vector waits for its columns instead.
+        beside = shown * min(one, stream) * max(1.0, _COLUMN_VECTORS / tile.vectors)
+        return tiles * max(beside, stream - one)
 
     ranked = _usable(kernel, rank_tiles(target, columns, vectors, kernel.steps, work))
     return sorted(((c + waiting(tile), tile) for c, tile in ranked), key=lambda r: r[0])

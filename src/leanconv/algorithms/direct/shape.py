@@ -24,6 +24,7 @@ import numpy as np
 
 from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.common.weight_packing import PanelPacking, in_pieces
+from leanconv.algorithms.common.weight_runs import packing_call
 from leanconv.codegen.dot import Dot, Way, dot_of, group_by, group_of
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.half_stored import HALF_PRODUCTS, halved_calls
@@ -183,6 +184,14 @@ class PackedConv(GroupedConv):
         half = conv.precision.w
         return halved_calls(calls, half) if half in HALVES else calls
 
+    def changing_weight_calls(self, w: np.ndarray) -> list[PackCall]:
+        """Return the same calls for weights that change; of views, without a table of elements."""
+        taken = self.dot_group == 1 < self.lanes and w.dtype == self.conv.precision.w.numpy
+        if not taken or w.dtype not in FLOATS or w.flags.c_contiguous:
+            return self.weight_calls(w)
+        call = packing_call(w, self.conv.groups, self.panel_vectors, self.lanes)
+        return self.weight_calls(w) if call is None else [call]
+
     def _panel_weights(self, outputs: int) -> int:
         """Packed elements of some outputs of a group."""
         return self.packed_reduction * ceil_div(outputs, self.lanes) * self.lanes
@@ -287,7 +296,10 @@ class DirectShape(PackedConv):
         prefetches_residual: whether a tile prefetches its residual before it begins its sums.
         bands: equal parts of an image's rows. All chunks of one band come before those of the next,
             so that of two threads that claim from both ends each computes its own band.
+        images_inside: whether chunks of all images follow each other for each panel, whose weights
+            stay near meanwhile; else those of all panels for each image.
         any_width: whether the code is that of all widths: tiles overlap at the end of a row.
+        one_code: whether the narrowest rows, and all remainders of strides, have that code, too.
         columns: of all rows together, where the last row may be shorter than the others and there
             are any number of columns; 0: all rows are whole.
         by_lane: whether multiply-adds take lanes of vectors of the input.
@@ -307,7 +319,9 @@ class DirectShape(PackedConv):
     channels_ahead: int = 0
     prefetches_residual: bool = False
     bands: Count = 1
+    images_inside: bool = False
     any_width: bool = False
+    one_code: bool = False
     columns: Extent = 0
     by_lane: bool = False
     way: Way = "fma"
@@ -389,6 +403,11 @@ class DirectShape(PackedConv):
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Phases by images, groups, bands, panels (unless inside), blocks of rows."""
+        """Phases by images, groups, bands, panels (unless inside), blocks of rows.
+
+        With `images_inside` groups, panels, phases by images, bands, blocks of rows.
+        """
         images, panels = self.phases * self.conv.batch, 1 if self.panels_inside else self.panels
+        if self.images_inside:
+            return self.conv.groups, panels, images, self.bands, self.row_blocks
         return images, self.conv.groups, self.bands, panels, self.row_blocks

@@ -16,7 +16,7 @@ ig, og: input and output channels of a group; l lanes of a vector; L = ig · kh 
             residual, activation, store
 
 Weights are read as they are given. At stride s every s-th lane of s neighbouring vectors is taken
-(`columns.deinterleave`). Columns in the padding are masked off, in tiles of their own at both ends
+(`shuffles.deinterleave`). Columns in the padding are masked off, in tiles of their own at both ends
 of a row. Depthwise layers share loads among rows of the output (`depthwise`); 1x1 layers
 treat the whole map as one row, with partial sums (`pointwise`).
 

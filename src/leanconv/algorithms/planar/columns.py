@@ -220,6 +220,16 @@ def shared_loads(window: Window) -> dict[int, list[tuple[int, int]]]:
     }
 
 
+def has_bits(target: Target, lanes: int) -> bool:
+    """Return whether masks of so many lanes are bits of a register."""
+    return target.masks_are_bits and lanes >= _LEAST_BITS
+
+
+def through_bits(e: Function, mask: Value) -> Value:
+    """A mask that is computed here: LLVM moves a comparison into the loops that it is used in."""
+    return e.convert("bitcast", e.convert("bitcast", mask, f"i{lanes_of(mask.kind)}"), mask.kind)
+
+
 class TileMasks:
     """The masks of one tile's loads: constants, and open ones, computed before the tile's loops.
 
@@ -237,12 +247,10 @@ class TileMasks:
         self.e, self.kind, self.lanes = e, kind, lanes_of(kind)
         self._tail, self._stride = tile.tail, window.stride[2]
         used = {lanes for kw in shared_loads(window) for part in tile.masks[kw] for lanes in part}
-        # Through bits, for LLVM moves a comparison into the loops that it is used in.
-        bits, mask = f"i{self.lanes}", vector("i1", self.lanes)
         self._open = {
-            lanes: e.convert("bitcast", e.convert("bitcast", self._compared(lanes), bits), mask)
+            lanes: through_bits(e, self._compared(lanes))
             for lanes in sorted(used)
-            if lanes.open and target.masks_are_bits and self.lanes >= _LEAST_BITS
+            if lanes.open and has_bits(target, self.lanes)
         }
 
     def _compared(self, lanes: Lanes) -> Value:
@@ -279,26 +287,6 @@ class TileMasks:
         return parts
 
 
-def deinterleave(e: Function, parts: list[Value], phase: int = 0) -> Value:
-    """Lanes phase, phase + s, phase + 2s … of s vectors, one after the other."""
-    stride, lanes, result = len(parts), lanes_of(parts[0].kind), parts[0]
-    if stride == 1:
-        return result
-    # After part q the lanes that come from parts 0 … q are in place.
-    for q in range(1, stride):
-        picks = []
-        for lane in range(lanes):
-            part, inside = divmod(lane * stride + phase, lanes)
-            if part == q:
-                picks.append(lanes + inside)
-            elif part < q:
-                picks.append(inside if q == 1 else lane)
-            else:
-                picks.append(-1)
-        result = e.shuffle(result, parts[q], picks)
-    return result
-
-
 class ColumnOutput:
     """Applies the epilogue to vectors of output columns of a few channels, and stores them.
 
@@ -329,33 +317,31 @@ class ColumnOutput:
         slope = channel_address(pointers, "slope", channel)
         self.slopes = broadcast_channels(e, kind, slope, count) if slope else None
 
-    def store(self, value: Value, k: int, place: Value, live: int) -> None:
+    def store(self, value: Value, k: int, place: Value, live: Value | int) -> None:
         """Store the first `live` lanes of the sums of channel k, `place` elements into y.
 
         Those of a tail perhaps at `finish`.
         """
-        e = self.e
-        residual = None
-        if self.residual:
-            residual = e.load_first(self.residual.at(place), self.kind, live)
-        slope = self.slopes[k] if self.slopes else None
-        value = finish(e, value, self.activation, slope, residual)
+        value = self._finished(value, k, place, live)
         if self._by_parts and isinstance(live, Symbol):
             self._tails.append((value, self.y.at(place)))
             self._live = live
         else:
-            e.store_first(value, self.y.at(place), live)
+            self.e.store_first(value, self.y.at(place), live)
 
     def store_some(self, value: Value, k: int, place: Value, count: int) -> None:
         """Store the first `count` lanes now; of a count that is an extent, perhaps none."""
-        e = self.e
-        live = e.i64(count) if isinstance(count, Symbol) else count
+        live = self.e.i64(count) if isinstance(count, Symbol) else count
+        value = self._finished(value, k, place, live)
+        self.e.store_first(value, self.y.at(place), live)
+
+    def _finished(self, value: Value, k: int, place: Value, live: Value | int) -> Value:
+        """Sums of channel k with a residual, of which `live` lanes exist, and the activation."""
         residual = None
         if self.residual:
-            residual = e.load_first(self.residual.at(place), self.kind, live)
+            residual = self.e.load_first(self.residual.at(place), self.kind, live)
         slope = self.slopes[k] if self.slopes else None
-        value = finish(e, value, self.activation, slope, residual)
-        e.store_first(value, self.y.at(place), live)
+        return finish(self.e, value, self.activation, slope, residual)
 
     def finish(self, most: int) -> None:
         """Store the rest of a tile: tails of at most so many lanes."""

@@ -8,8 +8,8 @@ vector of an input row is loaded once for each tap kw (a stride's neighbouring t
 loads) and used for all output rows that it reaches, whose weights are broadcast inside the
 multiply-add. A branch skips rows of input outside the map.
 
-On targets whose multiply-adds on half registers are twice as many a cycle, half registers are used
-for rows that fill them better: 7 columns use 7 lanes of 8, instead of 7 of 16.
+Half registers are used for rows that fill them better: 7 columns use 7 lanes of 8, instead of 7 of
+16. Their loads touch two lines less often, and some targets do twice as many multiply-adds on them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from leanconv.algorithms.planar.columns import (
     ColumnOutput,
     ColumnVectors,
     TileMasks,
-    deinterleave,
     each_tile_of_row,
     shared_loads,
 )
 from leanconv.algorithms.planar.kernel import row_tiles
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.microkernel import channel_address, start_planes
+from leanconv.codegen.shuffles import deinterleave
 from leanconv.codegen.tails import overlapping_tiles, tiles_of_chunk
 from leanconv.records import dataclass, replace
 from leanconv.spec.format import ALIGNMENT, ceil_div
@@ -63,6 +63,7 @@ class PlanarDepthwise(GroupedConv):
         row_block: tiles of rows of one chunk.
         overlaps: whether the last tiles of rows and of columns may overlap those before them: one
             code serves most sizes. It adds no residual, which may lie in y.
+        holds_weights: whether the weights of a tile's channels stay in registers.
     """
 
     VARIES = True
@@ -74,6 +75,7 @@ class PlanarDepthwise(GroupedConv):
     plane_block: Count
     row_block: Count
     overlaps: bool = False
+    holds_weights: bool = False
 
     @property
     def tile_text(self) -> str:
@@ -147,6 +149,8 @@ class _PlaneTiles:
         image = pointers["x"].at(n * conv.x.image)
         self.x = [image.at((channel + p) * conv.x.block_stride) for p in range(kernel.planes)]
         self.w = pointers["w"].at(channel * self.taps)
+        count = kernel.planes * self.taps if kernel.holds_weights else 0
+        self.held = [e.broadcast(self.w.at(tap), self.kind) for tap in range(count)]
 
     def rows(self, row: Value, rows: int) -> None:
         """Emit all columns of `rows` output rows from `row` on."""
@@ -188,7 +192,6 @@ class _PlaneTiles:
         """Emit the products of one input row; its accumulators begin at acc[slot]."""
         kernel, e, window = self.kernel, self.e, self.kernel.conv.window
         vectors, width = len(tile.live), window.kernel[2]
-        w = self.w.at(plane * self.taps)
         for base, kws in shared_loads(window).items():
             here = at.at(base * window.dilation[2])
             parts = [
@@ -198,11 +201,14 @@ class _PlaneTiles:
             for kw, phase in kws:
                 inputs = [deinterleave(e, part, phase) if part else None for part in parts]
                 for r, kh in uses:
-                    weight = e.broadcast(w.at(kh * width + kw), self.kind)
+                    weight = self._weight(plane * self.taps + kh * width + kw)
                     for v, x in enumerate(inputs):
                         if x is not None:
                             place = slot + r * vectors + v
                             acc[place] = e.fma(x, weight, acc[place])
+
+    def _weight(self, tap: int) -> Value:
+        return self.held[tap] if self.held else self.e.broadcast(self.w.at(tap), self.kind)
 
     def _store(self, acc: list[Value], place: Value, rows: int, tile: ColumnVectors) -> None:
         kernel, e = self.kernel, self.e
@@ -257,7 +263,10 @@ def good_tiles(usual: list[PlanarDepthwise], target: Target) -> list[PlanarDepth
 
 
 def _with_tile(kernel: PlanarDepthwise, tile: PlanarDepthwise) -> PlanarDepthwise:
-    chosen = {name: getattr(tile, name) for name in ("lanes", "planes", "rows", "vectors")}
+    chosen = {
+        name: getattr(tile, name)
+        for name in ("lanes", "planes", "rows", "vectors", "holds_weights")
+    }
     return replace(kernel, **chosen)
 
 
@@ -329,21 +338,27 @@ def _in_chunks(
 
 
 def _tiles(kernel: PlanarDepthwise, target: Target) -> list[PlanarDepthwise]:
-    """Every tile whose sums, inputs and one weight fit the registers."""
+    """Every tile whose sums and inputs fit the registers beside one weight, or all of them."""
     conv = kernel.conv
     full = target.vector_bytes // conv.dtype.bytes
-    widths = (full, full // 2) if target.splits_vectors else (full,)
+    stride = conv.window.stride[2]
+    read = stride + (stride > 1)  # for a vector of columns, those loaded and the one made of them
+    narrow = conv.window.out[2] <= full // 2
+    halves = (full // 2,) if narrow or target.splits_vectors else ()
+    widths = (*halves, full) if narrow else (full, *halves)
     tiles = []
     for lanes in widths:
         for vectors in range(1, min(8, ceil_div(conv.window.out[2], lanes)) + 1):
             for rows in range(1, min(8, conv.window.out[1]) + 1):
                 for planes in (1, 2):
-                    size = planes * rows * vectors
-                    used = size + vectors * conv.window.stride[2] + 2
-                    if conv.groups % planes == 0 and used <= target.usable_registers:
-                        tiles.append(
-                            replace(kernel, lanes=lanes, planes=planes, rows=rows, vectors=vectors)
-                        )
+                    if conv.groups % planes:
+                        continue
+                    used = planes * rows * vectors + vectors * read + 2
+                    for held in (0, planes * prod(conv.window.kernel)):
+                        if used + held <= target.usable_registers:
+                            tile = replace(kernel, lanes=lanes, planes=planes, rows=rows)
+                            tile = replace(tile, vectors=vectors, holds_weights=held > 0)
+                            tiles.append(tile)
     return tiles
 
 
@@ -351,7 +366,7 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
     """Estimated cycles of one channel of one image; None if the code would be too long."""
     conv, window, costs = kernel.conv, kernel.conv.window, target.costs
     half = kernel.lanes * conv.dtype.bytes < target.vector_bytes
-    units = target.fma_units * (2 if half else 1)
+    units = target.fma_units * (2 if half and target.splits_vectors else 1)
     # Unaligned vectors of a whole line always touch two lines.
     whole_line = kernel.lanes * conv.dtype.bytes == ALIGNMENT
     slots = costs.unaligned_line if whole_line else costs.unaligned_part
@@ -375,9 +390,10 @@ def _plane_cycles(kernel: PlanarDepthwise, target: Target) -> float | None:
             written += kernel.planes * products * vectors
             for count, inside in _met(kernel, uses, starts):
                 met = sum(map(len, inside)) * window.kernel[2]
+                loaded = 0 if kernel.holds_weights else met
                 arithmetic = max(
                     met * vectors / units,
-                    (len(inside) * loads * vectors + met) / costs.loads_per_cycle,
+                    (len(inside) * loads * vectors + loaded) / costs.loads_per_cycle,
                     met * target.fma_latency / (rows * kernel.planes),
                 )
                 overhead = costs.row_jump * len(inside) / hidden

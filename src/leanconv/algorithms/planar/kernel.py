@@ -19,14 +19,13 @@ from leanconv.algorithms.planar.columns import (
     Masks,
     TileMasks,
     column_vectors,
-    deinterleave,
     each_tile_of_row,
     shared_loads,
 )
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.geometry import PhasedAccess, Window
 from leanconv.codegen.microkernel import channel_address, start_planes
-from leanconv.codegen.shuffles import interleave
+from leanconv.codegen.shuffles import deinterleave, interleave
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Count, Symbol, fixed, least, most

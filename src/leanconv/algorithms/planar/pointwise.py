@@ -257,8 +257,9 @@ def of_any_size(
     Returns:
         The kernel, with the estimated cycles of one core; 0 where extents are symbols.
     """
-    kernel = replace(_prefetching(kernel, target), tile=tile)
-    each = _cycles(_prefetching(known, target), target, tile) / known.pixels
+    known = _prefetching(known, target)
+    kernel = replace(kernel, prefetch=known.prefetch, tile=tile)
+    each = _cycles(known, target, tile) / known.pixels
     pieces, tiles = kernel.conv.batch * kernel.conv.groups, ceil_div(kernel.pixels, kernel.span)
     outputs = pieces * kernel.pixels
     even = least(_LEAST_CHUNKS, outputs // ceil(target.costs.least_chunk / each))

@@ -269,6 +269,12 @@ class Cut:
     kernel: BlockConv
 
 
+def idle(chunks: int) -> float:
+    """Time of some numbers of threads, idle ones counted, over that of the chunks alone."""
+    every = [threads * ceil_div(chunks, threads) for threads in _THREADS]
+    return sum(every) / (len(every) * chunks)
+
+
 def cheapest_cut(problem: Problem, target: Target, choices: Sequence[Blocks]) -> Cut:
     """The cheapest of these divisions of the rows, with any parts of the output channels."""
     cuts = (cut for blocks in choices for cut in _cuts(problem, target, blocks))
@@ -321,6 +327,5 @@ def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
         each = ceil_div(one.panels, 1 << power)
         parts = ceil_div(one.panels, each)
         cut = replace(kernel, parts=parts)
-        every = [threads * ceil_div(cut.chunks, threads) for threads in _THREADS]
-        rounds = sum(every) / len(every)
+        rounds = cut.chunks * idle(cut.chunks)
         yield Cut(rounds * (multiply * each / one.panels + unfold), blocks, cut)

@@ -43,7 +43,7 @@ def matrix_elements(problem: Problem) -> int:
     return prod(window.out) * prod(window.kernel) * problem.conv.in_channels
 
 
-def _unfolding(problem: Problem, target: Target, position: Triple) -> Unfolding:
+def unfolding_of(problem: Problem, target: Target, position: Triple) -> Unfolding:
     """All axes unfolded; the columns of the matrix are (kd, kh, kw, c), or (c, kd, kh, kw)."""
     conv, window, inputs = problem.conv, problem.conv.window, problem.conv.inputs
     _, kh, kw = window.kernel
@@ -71,7 +71,7 @@ def channels_first(problem: Problem) -> bool:
     return taps >= _LONG_ROW or (taps > 1 and conv.inputs < _FEW_CHANNELS)
 
 
-def _view(problem: Problem, out: Triple, image: int, group: int) -> candidates.UnfoldedView:
+def view_of(problem: Problem, out: Triple, image: int, group: int) -> candidates.UnfoldedView:
     """The matrix: one window is one row, and its columns are the channels."""
     steps = problem.conv.reduction
     spatial = (out[1] * out[2] * steps, out[2] * steps, steps)
@@ -89,13 +89,13 @@ def _whole(problem: Problem, target: Target, rows: str) -> Candidate:
     """The matrix of an image at a time, or of the whole batch."""
     conv, out = problem.conv, problem.conv.window.out
     steps = conv.reduction
-    unfolding = _unfolding(problem, target, (out[1] * out[2] * steps, out[2] * steps, steps))
+    unfolding = unfolding_of(problem, target, (out[1] * out[2] * steps, out[2] * steps, steps))
     if conv.batch == 1 or rows == BATCH:
-        view = _view(problem, out, unfolding.elements, unfolding.elements * conv.batch)
+        view = view_of(problem, out, unfolding.elements, unfolding.elements * conv.batch)
         return candidates.whole_tensor(
             _choice(problem), problem, target, unfolding, view, f"rows={rows}"
         )
-    view = _view(problem, out, unfolding.elements, unfolding.elements)
+    view = view_of(problem, out, unfolding.elements, unfolding.elements)
     kernel = candidates.tiled(with_conv(candidates.product(problem, view, target), batch=1), target)
     size = unfolding.elements * conv.groups
     chunk = candidates.unfold_rows(unfolding, conv.groups * out[0], target.costs)
@@ -142,11 +142,11 @@ def _blocked(problem: Problem, target: Target, rows: int | None) -> Candidate:
         shapes = [((size, width), (height % size or size, width)) for size in sizes]
 
     def view(rows: int, columns: int) -> candidates.UnfoldedView:
-        return _view(problem, (1, 1, rows * columns), 0, 0)
+        return view_of(problem, (1, 1, rows * columns), 0, 0)
 
     choices = [
         candidates.Blocks(
-            _unfolding(problem, target, (0, shape[1] * steps, steps)),
+            unfolding_of(problem, target, (0, shape[1] * steps, steps)),
             shape[0] * shape[1] * steps,
             shape,
             last,

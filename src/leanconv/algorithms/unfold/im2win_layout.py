@@ -121,7 +121,8 @@ class Layout:
         Where columns are padded or dilated a run is one column of a window: v is outside.
         """
         window, inputs = self.problem.conv.window, self.problem.conv.inputs
-        folded = window.always_full(2) and window.dilation[2] == 1
+        whole = window.always_full(2) and window.pad[2] == 0  # less: columns that are left out
+        folded = whole and window.dilation[2] == 1
         step = window.stride[2] * self.column if folded else self.column
         run = self.column * (window.kernel[2] if folded else 1)
         axes = (self._depth_axis(block), self._rows_axis, self._width_axis(folded))

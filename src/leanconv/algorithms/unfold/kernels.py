@@ -26,6 +26,7 @@ class Unfold(Kernel):
         image, group: strides in the unfolded tensor.
         rows: of one chunk.
         one_image: whether only one image is unfolded; its index is an operand.
+        first: the first image that is unfolded.
     """
 
     VARIES = True
@@ -37,6 +38,7 @@ class Unfold(Kernel):
     group: Extent
     rows: Count
     one_image: bool = False
+    first: Extent = 0
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -59,6 +61,7 @@ class Unfold(Kernel):
         e, u = Function(self.NAME), self.unfolding
         element, (_, height, width) = u.dtype.llvm, u.view.out
         x, y = e.pointer(0, element), e.pointer(len(self.operands) - 1, element)
+        x = x.at(self.first * u.x.image)
         if self.one_image:
             x = x.at(e.load_index(e.pointer(1, "i64")) * u.x.image)
         mover = Mover(e, u)

@@ -47,7 +47,8 @@ def unfolded_elements(problem: Problem) -> int:
     return positions * window.kernel[2] * conv.in_channels
 
 
-def _unfolding(problem: Problem, target: Target) -> Unfolding:
+def unfolding_of(problem: Problem, target: Target) -> Unfolding:
+    """The width alone unfolded: L of an image is (ow, d, h), each of them (kw, c) or (c, kw)."""
     conv, inputs = problem.conv, problem.conv.inputs
     depth, height, _ = conv.window.size
     taps = conv.window.kernel[2]
@@ -65,8 +66,13 @@ def _unfolding(problem: Problem, target: Target) -> Unfolding:
     )
 
 
-def _view(problem: Problem) -> candidates.UnfoldedView:
-    """L with the overlapping partitions as strides; one run of kh·kw·c where nothing is padded."""
+def view_of(problem: Problem, merged: bool = True) -> candidates.UnfoldedView:
+    """L with the overlapping partitions as strides.
+
+    Args:
+        problem: all images are in L.
+        merged: whether kh·kw·c elements are one run where nothing is padded along the height.
+    """
     conv, window, batch = problem.conv, problem.conv.window, problem.conv.batch
     (depth, height, _), width = window.size, window.out[2]
     kd, kh, kw = window.kernel
@@ -76,7 +82,8 @@ def _view(problem: Problem) -> candidates.UnfoldedView:
     x = Access(image, run, image * batch, (height * run, run, depth * height * run))
     size, out = (depth, height, width), window.out
     stride, dilation = (*window.stride[:2], 1), (*window.dilation[:2], 1)
-    if window.always_full(1) and window.dilation[1] == 1:
+    whole = window.always_full(1) and window.pad[1] == 0  # less than none: rows that are left out
+    if merged and whole and window.dilation[1] == 1:
         x = replace(x, block=kh * run, spatial=(height * run, window.stride[1] * run, x.spatial[2]))
         flat = Window(
             (depth, out[1], width),
@@ -106,7 +113,7 @@ def _solution_a(problem: Problem, target: Target) -> Candidate:
     """Products of all images at once; then the output passes through L to its place."""
     conv = problem.conv
     batch, groups, dtype, out = conv.batch, conv.groups, conv.dtype, conv.window.out
-    unfolding, view = _unfolding(problem, target), _view(problem)
+    unfolding, view = unfolding_of(problem, target), view_of(problem)
     columns = batch * out[2]
     window = view.window
     view = replace(
@@ -245,7 +252,7 @@ def _candidate(problem: Problem, target: Target, parameters: MecParameters) -> C
     if solution is None:
         solution = "A" if problem.conv.window.out[2] <= most and obstacle is None else "B"
     if solution == "B":
-        unfolding, view = _unfolding(problem, target), _view(problem)
+        unfolding, view = unfolding_of(problem, target), view_of(problem)
         return candidates.whole_tensor(
             _choice(problem), problem, target, unfolding, view, "solution=B"
         )

@@ -35,9 +35,9 @@ Bytes by int8 weights are convolved exactly: V and U of int16, sums modulo 2^32,
   filters: DWM, arXiv 2002.00552. As written: `reference/winograd.py`.
 
 Reading order: `shape` (sizes, blocks, buffers), `kernel` (the 30 lines of the loop nest above),
-`input`, `output`; `reduction`, `edge_tiles` (what we add to the paper); `packing` (details);
-`stages`; `sizes` (pieces, parameters, what is exact), `cost`, `candidates`, `algorithm` (the
-fastest of them).
+`input`, `output`; `reduction`, `edge_tiles` (what we add to the paper); `packing` (constants),
+`weight_tiles` (weights that change); `stages`; `sizes` (pieces, parameters, what is exact), `cost`,
+`candidates`, `algorithm` (the fastest of them).
 """
 
 from leanconv.algorithms.winograd.algorithm import WINOGRAD

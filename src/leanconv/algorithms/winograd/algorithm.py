@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from leanconv.algorithms.common.conv import with_conv
-from leanconv.algorithms.decompose import residue_counts, residue_strides
+from leanconv.algorithms.decompose import residue_strides
 from leanconv.algorithms.interface import Algorithm, Candidate, good_choices
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.problem import Problem, split_phases, typical, typicals
@@ -21,6 +21,7 @@ from leanconv.algorithms.winograd.cost import (
     ranked_tilings,
     shape_cycles,
     staged_cycles,
+    transforming_cycles,
 )
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.algorithms.winograd.sizes import (
@@ -34,6 +35,7 @@ from leanconv.algorithms.winograd.sizes import (
     least_tile,
     offered_from,
     reject_integers,
+    reject_pieces,
     sizes_of,
     split,
     sums_of,
@@ -41,7 +43,6 @@ from leanconv.algorithms.winograd.sizes import (
     taps_of,
     tile_error,
     tile_losses,
-    too_many_pieces,
     within_bytes,
 )
 from leanconv.codegen.partial_sums import LENGTH
@@ -148,7 +149,12 @@ def choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:
         for m in within_bytes(first, target, sizes_of(first, WinogradParameters()))
         if not (square and m[0] > m[1])  # the same as with height and width exchanged
     ]
-    found.sort(key=lambda size: size[1][0].cycles)
+
+    def cycles(size: tuple[Pair, list[_Ranked]]) -> float:
+        shape = WinogradShape.of(first, size[0], first.conv.lanes(target), sums_of(first, size[0]))
+        return size[1][0].cycles + transforming_cycles(first, shape, target)
+
+    found.sort(key=cycles)
     chosen = []
     for _, ranked in found[:_MOST_SIZES]:
         shapes: dict[tuple[int, int], _Ranked] = {}
@@ -236,8 +242,6 @@ def _reject(problem: Problem, target: Target) -> str | None:
     conv, window = problem.conv, problem.conv.window
     if not window.is_flat:
         return "a depth axis"
-    if conv.y_offset:
-        return "the output is written with an offset"
     if reason := split_phases(problem, target):
         return reason
     for access, channels in ((conv.x, conv.inputs), (conv.y, conv.outputs)):
@@ -249,10 +253,7 @@ def _reject(problem: Problem, target: Target) -> str | None:
     activation = conv.epilogue.activation
     if activation is not None and activation.before_residual and is_cut(conv.window):
         return "pieces add up in the output, and the activation comes before the residual"
-    too_far = any(d > i for d, i in zip(window.dilation, window.size, strict=True))
-    if too_far or any(r > o for r, o in zip(residue_counts(window), window.out, strict=True)):
-        return f"a dilation of {max(window.dilation)} larger than the image"
-    if reason := too_many_pieces(window):
+    if reason := reject_pieces(window):
         return reason
     if not conv.precision.accumulate.is_float:
         return reject_integers(problem, target, taps_of(problem))

@@ -211,13 +211,27 @@ def _packing(
         for piece, shape, product in zip(pieces, shapes, products, strict=True):
             if piece.weights not in calls:  # residues share it
                 rows, columns = (slice(*taps) for taps in piece.taps)
-                calls[piece.weights] = weight_calls(shape, flat[:, :, rows, columns], product)
+                calls[piece.weights] = _weight_calls(
+                    shape, flat[:, :, rows, columns], product, problem.weights_change
+                )
         for name, values in given.items():
             many = name == "quantisation"
             calls[name] = copied(values) if many else channels(values, first.conv.outputs, width)
         return calls | {name: copied(table) for name, table in offsets.items()}
 
     return packing
+
+
+def _weight_calls(
+    shape: WinogradShape, w: np.ndarray, product: PackedConv | None, changing: bool
+) -> list[PackCall]:
+    """The calls that transform a piece's weights: in float64, or fast where each run does it."""
+    found = None
+    if changing:
+        from leanconv.algorithms.winograd import weight_tiles  # which constants do without
+
+        found = weight_tiles.weight_calls(shape, w, product)
+    return weight_calls(shape, w, product) if found is None else found
 
 
 def _details(pieces: Sequence[Piece], shape: WinogradShape, text: str) -> str:

@@ -12,6 +12,7 @@ from leanconv.algorithms.winograd.edge_tiles import is_ordered
 from leanconv.algorithms.winograd.shape import Pair, WinogradShape
 from leanconv.algorithms.winograd.sizes import WinogradParameters
 from leanconv.codegen.dot import dots_per_cycle
+from leanconv.codegen.geometry import PhasedAccess
 from leanconv.codegen.tiling import TileWork, by_lane, fits, rank_tiles, step_cycles
 from leanconv.records import replace
 from leanconv.spec.format import ceil_div
@@ -75,6 +76,9 @@ def best_kernel(
 ) -> tuple[float, WinogradShape] | None:
     """The kernel with the fewest estimated cycles of one core, and its cycles.
 
+    Where weights change, it is the one with the fewest together with those of transforming them,
+    which are not in its cycles.
+
     Args:
         problem: the convolution, without dilation.
         target: the machine.
@@ -93,14 +97,15 @@ def best_kernel(
         for kernel in _with_edges(WinogradShape.of(problem, m, lanes, sums), edges)
     ]
     models = [_Model(problem, kernel, target) for kernel in kernels]
-    models.sort(key=lambda model: model.least_of(1))
+    models.sort(key=lambda model: model.least + model.transforming)
     best: tuple[float, Tiling, _Model] | None = None
+    fewest = math.inf
     for model in models:
-        if best and model.least_of(1) >= best[0]:
+        if model.least + model.transforming >= fewest:
             break
-        found = model.best_tiling(given, best[0] if best else math.inf)
+        found = model.best_tiling(given, fewest - model.transforming)
         if found:
-            best = *found, model
+            best, fewest = (*found, model), found[0] + model.transforming
     if best is None:
         return None
     cycles, tiling, model = best
@@ -112,6 +117,14 @@ def shape_cycles(problem: Problem, shape: WinogradShape, target: Target) -> floa
     """The estimated cycles of one core of a kernel whose blocks and register tile are chosen."""
     tiling = Tiling(shape.tiles, shape.rows, shape.vectors, shape.parts)
     return _Model(problem, shape, target).cycles(tiling) + strided_walk_cycles(problem, target)
+
+
+def transforming_cycles(problem: Problem, shape: WinogradShape, target: Target) -> float:
+    """Estimated cycles of each run that transforms weights into U; 0 where they are known."""
+    if not problem.weights_change:
+        return 0.0
+    vectors = shape.conv.groups * shape.all_steps * ceil_div(shape.conv.outputs, shape.lanes)
+    return vectors * staged_transform_cycles(target.costs)[0]
 
 
 def ranked_tilings(
@@ -193,16 +206,20 @@ class _Model:
         into_vector = costs.winograd_input * narrow + gathering
         self.into = self.tile_points * kernel.channel_blocks * into_vector
         transposed = costs.winograd_row * kernel.m[0] / kernel.points
+        if conv.y.spatial[2] != 1 and not isinstance(conv.y, PhasedAccess):
+            transposed += prod(kernel.m) * kernel.lanes * costs.store / kernel.points  # one by one
         back_vector = costs.winograd_output + (0.0 if conv.y.lanes_contiguous else transposed)
         self.back = self.tile_points * back_vector
         self.shares = _shares(kernel)
         self.known: dict[tuple[int, ...], float] = {}  # cycles by (tiles, rows, vectors)
+        self.transforming = transforming_cycles(problem, kernel, target)
 
-    def least_of(self, parts: int) -> float:
-        """A lower bound of the cycles of any tiling with this number of parts."""
+    @property
+    def least(self) -> float:
+        """A lower bound of the cycles of any tiling."""
         steps = self.tile_points * self.out_vectors * self.steps
         products = steps / (self.work.dots_per_cycle or self.target.fma_units)
-        cycles = self.into * parts + self.back * self.out_vectors + products
+        cycles = self.into + self.back * self.out_vectors + products
         return cycles * self.kernel.conv.groups * self.handicap
 
     @property
@@ -352,6 +369,8 @@ class _Model:
         u_bytes = self.steps * vectors * self.kernel.lanes * self.item
         if tiling.tiles > rows and u_bytes > target.l1_bytes:
             one += u_bytes / (_U_RATE * costs.l2_read)
+        elif costs.weights_shown and self._weights(vectors) > target.l1_bytes:
+            one += costs.weights_shown * min(one, u_bytes / costs.l2_read_beside_fma)
         # A broadcast that is used once is part of the multiply-add.
         folded = vectors == 1 and target.folds_broadcast
         return one * (1 + costs.operand_traffic * (1 / rows + (0 if folded else 1 / vectors)))

@@ -152,13 +152,14 @@ def each_place(
         return
     image, *inside = e.split(first, conv.batch, *shape.grid)
     images = [image]
-    counted = [inside] if conv.batch == 1 else [images, inside]
+    one_image = not shape.any_size and conv.batch == 1
+    counted = [inside] if one_image else [images, inside]
     with e.loop("tile", count, counted) as i:
         yield i, _place(shape, *images, *inside)
         rows, columns = shape.grid
         inside[1], carry = _counted(e, inside[1] + 1, columns)
         inside[0] = inside[0] + carry
-        if conv.batch != 1:
+        if not one_image:
             inside[0], carry = _counted(e, inside[0], rows)
             images[0] = images[0] + carry
 
@@ -194,10 +195,8 @@ def full_and_edge_tiles(
         yield programs[1]
 
 
-def skipped_points(
-    e: Function, shape: WinogradShape, narrow: Value | None, axis: int
-) -> Value | int:
-    """The number of points that a tile skips along an axis."""
+def skipped_points(e: Function, shape: WinogradShape, narrow: Value | None) -> Value | int:
+    """The number of points that a tile skips along its width."""
     if narrow is None:
         return 0
-    return e.select(narrow, e.i64(shape.dropped_points[axis]), e.i64(0))
+    return e.select(narrow, e.i64(shape.dropped_points[1]), e.i64(0))

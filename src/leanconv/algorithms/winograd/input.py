@@ -273,7 +273,7 @@ class InputTransform:
         shape, e = self.shape, self.e
         stored = live if self.gapless else shape.lanes
         v, step = self._v_address(block, tile.t), shape.alpha[1] * shape.lanes
-        start = skipped_points(e, shape, tile.narrow[1], 1)
+        start = skipped_points(e, shape, tile.narrow[1])
         for program in full_and_edge_tiles(e, tile.narrow[0], self.along_height):
             first = (shape.alpha[0] - program.inputs) * shape.alpha[1]
             with e.loop("point", shape.alpha[1], start=start) as j:

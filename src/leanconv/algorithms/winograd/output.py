@@ -157,7 +157,7 @@ class OutputTransform:
         step = shape.tile_count * shape.conv.outputs if self.gapless else shape.m_stride
         if not self.gapless:
             live = shape.lanes  # panels are whole vectors
-        start, width = skipped_points(e, shape, narrow[1], 1), shape.alpha[1]
+        start, width = skipped_points(e, shape, narrow[1]), shape.alpha[1]
         for program in full_and_edge_tiles(e, narrow[0], self.along_height):
             first = (shape.alpha[0] - program.inputs) * width
             with e.loop("point", width, start=start) as point:

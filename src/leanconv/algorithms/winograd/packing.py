@@ -128,14 +128,19 @@ def weight_calls(
 
 def _places(shape: WinogradShape, points: int, staged: bool) -> np.ndarray:
     """Return where a panel stores each (step, point), counted in steps, or -1: int64."""
-    places = np.full((points, shape.steps), -1, np.int64)
+    places = np.full((shape.steps, points), -1, np.int64)
     if staged:  # a point is there where its offset says
-        places[: shape.points] = np.arange(shape.steps)
-        return np.ascontiguousarray(places.T)
-    kept = _kept_steps(shape)
-    whole = places[: shape.points].reshape(-1)
-    whole[slice(None) if kept is None else kept] = np.arange(shape.all_steps)
-    return np.ascontiguousarray(places.T)
+        places[:, : shape.points] = np.arange(shape.steps)[:, np.newaxis]
+    else:
+        places[:, : shape.points] = stored_steps(shape)
+    return places
+
+
+def stored_steps(shape: WinogradShape) -> np.ndarray:
+    """Return where a fused kernel's panel has each (step, point), counted in steps, or -1."""
+    places, kept = np.full(shape.points * shape.steps, -1, np.int64), _kept_steps(shape)
+    places[slice(None) if kept is None else kept] = np.arange(shape.all_steps)
+    return np.ascontiguousarray(places.reshape(shape.points, shape.steps).T)
 
 
 def _kept_steps(shape: WinogradShape) -> np.ndarray | None:

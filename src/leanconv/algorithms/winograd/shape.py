@@ -142,11 +142,7 @@ class WinogradShape:
         if not self.conv.precision.accumulate.is_float:
             whole_h, whole_w = self._integer_transforms()
             return whole_h.exact, whole_w.exact
-        height, width = (
-            variants.ordered(m, r, m - dropped) if dropped else transform(m, r)
-            for m, r, dropped in zip(self.m, self.taps, self.dropped_points, strict=True)
-        )
-        return height, width
+        return transforms_of(self.m, self.taps, self.dropped_points)
 
     def _integer_transforms(self) -> tuple[variants.IntegerTransform, variants.IntegerTransform]:
         height, width = map(variants.integer_transform, self.m, self.taps)
@@ -298,6 +294,15 @@ class WinogradShape:
     def weight_bytes(self) -> int:
         """Bytes of the transformed weights."""
         return self.all_steps * self.packed_channels * self.transformed.bytes
+
+
+def transforms_of(m: Pair, taps: Pair, dropped: Pair) -> tuple[Transform, Transform]:
+    """F(m, r) of floats along height and width, the points first that narrow tiles skip."""
+    height, width = (
+        variants.ordered(one, r, one - less) if less else transform(one, r)
+        for one, r, less in zip(m, taps, dropped, strict=True)
+    )
+    return height, width
 
 
 def operand_pointers(

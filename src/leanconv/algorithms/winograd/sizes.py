@@ -84,9 +84,12 @@ def split(problem: Problem) -> list[Piece]:
     return pieces
 
 
-def too_many_pieces(window: Window) -> str | None:
-    """Why a problem would have too many pieces; None if it has not."""
+def reject_pieces(window: Window) -> str | None:
+    """Why a dilation reaches too far or there would be too many pieces; None if neither is so."""
     counts, strides = residue_counts(window), residue_strides(window)
+    too_far = any(d > i for d, i in zip(window.dilation, window.size, strict=True))
+    if too_far or any(r > o for r, o in zip(counts, window.out, strict=True)):
+        return f"a dilation of {max(window.dilation)} larger than the image"
     residues, cuts = counts[1] * counts[2], 1
     for axis in (1, 2):
         kernel = window.kernel[axis]
@@ -250,12 +253,21 @@ def tile_error(problem: Problem, m: Pair, sums: int) -> float:
         return 0.0
     window = conv.window
     stride = residue_strides(window)
-    error = _error(window.kernel, stride, conv.inputs, conv.dtype, m, sums)
+    exact = not problem.weights_change
+    error = _error(window.kernel, stride, conv.inputs, conv.dtype, m, sums, exact)
     return error * ADDED if is_cut(window) else error
 
 
 @lru_cache(maxsize=1024)  # of all maps alike
-def _error(kernel: Triple, stride: Triple, inputs: int, dtype: DType, m: Pair, sums: int) -> float:
+def _error(
+    kernel: Triple,
+    stride: Triple,
+    inputs: int,
+    dtype: DType,
+    m: Pair,
+    sums: int,
+    exact_weights: bool,
+) -> float:
     taps = _taps(kernel, stride)
     height, width = transform(m[0], taps[0]), transform(m[1], taps[1])
     phases = math.prod(phase_count(k, s) for k, s in zip(kernel[1:], stride[1:], strict=True))
@@ -267,6 +279,7 @@ def _error(kernel: Triple, stride: Triple, inputs: int, dtype: DType, m: Pair, s
         sums=sums,
         dtype=dtype,
         filters=[taps for _, taps in axes],
+        exact_weights=exact_weights,
     )
 
 

@@ -61,6 +61,11 @@ ENGINES: tuple[Engine, ...] = (
     Engine("onnxruntime", _HERE / "engine_onnxruntime.py", ("numpy", "onnxruntime")),
     Engine("openvino", _HERE / "engine_openvino.py", ("numpy", "openvino")),
 )
+# Of gradients of one convolution, which a file of JSON names.
+GRADIENT_ENGINES: tuple[Engine, ...] = (
+    LEANCONV,
+    Engine("torch", _HERE.parents[1] / "torch" / "gradient_engine.py", ("numpy", "torch")),
+)
 
 
 def find(

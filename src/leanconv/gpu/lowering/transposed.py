@@ -14,7 +14,7 @@ from leanconv.gpu.lowering.lowering_context import Handlers, LoweringContext
 from leanconv.gpu.lowering.windows import Depth, Windows, unfolded_windows
 from leanconv.graph.ir import Node
 from leanconv.operators.conv_node import transposed_problem
-from leanconv.operators.transposed import phases
+from leanconv.operators.transposed import by_output, grouped, phases
 from leanconv.records import replace
 from leanconv.spec import NHWC
 
@@ -51,7 +51,8 @@ def _by_phases(
     in_shape, out_shape = context.shape(node.inputs[0]), context.shape(node.output)
     groups, outputs = node.attributes["group"], out_shape[1]
     of, to = (Access.of_format(shape, NHWC) for shape in (in_shape, out_shape))
-    pieces = phases(node, transposed_problem(node, context.graph, of, to, None), w)
+    whole = transposed_problem(node, context.graph, of, to, None)
+    pieces = phases(node, whole, by_output(grouped(w, whole)))
     parts: list[Lowered] = []
     for number, (problem, taps) in enumerate(pieces):
         windows = _windows(in_shape, problem.conv.window, groups)

@@ -29,7 +29,7 @@ def _constant(call: Call) -> list[Value]:
     name, value = next(iter(held.items()))
     if name == "value_float" or name == "value_floats":
         value = np.asarray(value, dtype=np.float32)
-    elif name != "value":
+    elif name not in ("value", "sparse_value"):
         value = np.asarray(value, dtype=np.int64)
     return [call.builder.constant(value)]
 
@@ -207,6 +207,7 @@ RULES: dict[str, Rule] = {
         _constant,
         0,
         value="tensor",
+        sparse_value="sparse tensor",
         value_float="float",
         value_floats="floats",
         value_int="int",

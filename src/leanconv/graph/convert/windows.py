@@ -1,7 +1,6 @@
 """Convolutions and pooling: attributes of all opsets to the normal form.
 
-A DataConv packs weights that are data in each run. A transposed convolution by data is the
-convolution, with the kernel reversed, of an input with zeros between its elements.
+A DataConv or DataConvTranspose packs weights that are data in each run.
 """
 
 from __future__ import annotations
@@ -17,10 +16,9 @@ from leanconv.errors import ModelError, UnsupportedError
 from leanconv.graph.convert.elementwise import floating
 from leanconv.graph.convert.reductions import power_of, root_of_powers, sum_over
 from leanconv.graph.convert.rule import Call, Older, Rule
-from leanconv.graph.convert.shapes import part_of
-from leanconv.graph.ops import infer
+from leanconv.graph.ops import OPS, infer
 from leanconv.graph.ops.base import check_rank
-from leanconv.graph.ops.conv import check_window, same_padding, window_steps
+from leanconv.graph.ops.conv import check_window, same_padding
 from leanconv.graph.value import Value
 from leanconv.spec.conv import effective_extent
 from leanconv.units import shape_text
@@ -53,14 +51,15 @@ def _of_data(
     w: Value,
     bias: Value | None,
     attributes: Mapping[str, Any],
+    op: str = "DataConv",
     exact: bool = False,
 ) -> Value:
     """A convolution whose weights are packed in each run."""
-    outputs, own, *kernel = w.shape
-    rows = call.reshape(w, (outputs, own * prod(kernel)))
-    given = {name: attributes[name] for name in ("strides", "pads", "dilations", "group")}
-    operands = [x, rows] if bias is None else [x, rows, bias]
-    return call.emit("DataConv", operands, **given, kernel_shape=tuple(kernel), exact=exact)
+    channels, own, *kernel = w.shape
+    rows = call.reshape(w, (channels, own * prod(kernel)))
+    of_op = {name: attributes[name] for name in OPS[op].attributes if name in attributes}
+    given = {**of_op, "kernel_shape": tuple(kernel), "taps_first": False, "exact": exact}
+    return call.emit(op, [x, rows] if bias is None else [x, rows, bias], **given)
 
 
 def transposed_convolution(
@@ -77,17 +76,7 @@ def transposed_convolution(
     made = _with_constants(call, "ConvTranspose", x, w, bias, attributes)
     if isinstance(made, Value):
         return made
-    spatial, group = len(x.shape) - 2, attributes["group"]
-    spread = _with_zeros_between(call, x, attributes["strides"])
-    before, after = [], []
-    for i, (_, dilation, begin, end) in enumerate(window_steps(attributes)):
-        reach = effective_extent(w.shape[2 + i], dilation) - 1
-        before.append(reach - begin)
-        after.append(reach - end + attributes["output_padding"][i])
-    placed = _padded(call, spread, before, after)
-    ones = {"strides": (1,) * spatial, "pads": (0,) * 2 * spatial}
-    kernel = {**ones, "dilations": attributes["dilations"], "group": group}
-    return _of_data(call, placed, _reversed(call, w, group), bias, kernel)
+    return _of_data(call, x, w, bias, attributes, "DataConvTranspose")
 
 
 def _with_constants(
@@ -121,46 +110,6 @@ def grouped_product(call: Call, columns: Value, w: Value, group: int) -> Value:
     parts = call.reshape(columns, (images, group, channels // group, prod(places)))
     rows = call.reshape(w, (group, outputs // group, channels // group))
     return call.reshape(call.emit("MatMul", [rows, parts]), (images, outputs, *places))
-
-
-def _padded(call: Call, x: Value, before: Sequence[int], after: Sequence[int]) -> Value:
-    """Zeros around the spatial axes; where there are fewer than none, elements are cut off."""
-    most = ((0, 0, *(max(n, 0) for n in side)) for side in (before, after))
-    pads = tuple(n for side in most for n in side)
-    x = call.emit("Pad", [x], pads=pads, mode="constant", value=0.0) if any(pads) else x
-    for axis, (begin, end) in enumerate(zip(before, after, strict=True), 2):
-        if begin < 0 or end < 0:
-            first, cut = max(-begin, 0), max(-begin, 0) + max(-end, 0)
-            x = part_of(call, x, axis, first, 1, x.shape[axis] - cut)
-    return x
-
-
-def _with_zeros_between(call: Call, x: Value, strides: Sequence[int]) -> Value:
-    """Elements that are so far apart, with zeros between them, along the spatial axes."""
-    for axis, stride in enumerate(strides, 2):
-        if stride == 1:
-            continue
-        shape = x.shape
-        wide = call.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
-        pads = [0] * (2 * len(wide.shape))
-        pads[len(wide.shape) + axis + 1] = stride - 1
-        filled = call.emit("Pad", [wide], pads=tuple(pads), mode="constant", value=0.0)
-        joined = call.reshape(filled, (*shape[:axis], shape[axis] * stride, *shape[axis + 1 :]))
-        x = part_of(call, joined, axis, 0, 1, (shape[axis] - 1) * stride + 1)
-    return x
-
-
-def _reversed(call: Call, w: Value, group: int) -> Value:
-    """Weights (C, O / group, kernel) for a convolution, with taps in reverse order."""
-    channels, outputs, *taps = w.shape
-    starts = tuple(extent - 1 for extent in taps)
-    steps = tuple(-1 if extent > 1 else 1 for extent in taps)
-    turned = call.emit(
-        "Slice", [w], starts=(0, 0, *starts), steps=(1, 1, *steps), sizes=tuple(w.shape)
-    )
-    parts = call.reshape(turned, (group, channels // group, outputs, prod(taps)))
-    swapped = call.emit("Transpose", [parts], perm=(0, 2, 1, 3))
-    return call.reshape(swapped, (group * outputs, channels // group, *taps))
 
 
 def with_bias(call: Call, y: Value, bias: Value | None) -> Value:

@@ -16,6 +16,7 @@ from leanconv.graph.ops import (
     algebra,
     chain,
     conv,
+    gradients,
     indexing,
     movement,
     pointwise,
@@ -55,6 +56,7 @@ _PLACE_BYTES = 8
 OPS: Mapping[str, Op] = MappingProxyType(
     {
         **conv.OPS,
+        **gradients.OPS,
         **chain.OPS,
         **pooling.OPS,
         **pointwise.OPS,

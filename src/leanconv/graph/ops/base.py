@@ -93,6 +93,8 @@ class Op:
             where each element of a result may follow from all elements of the inputs.
         size_attributes: the attributes that follow from the extents of its inputs or results.
         convolves: whether it is a convolution, or several.
+        fitting: makes the types of its inputs fit that of the first, where the sizes of this one
+            stand for others; None where inputs are fit that have the same sizes.
         kernel: the module of `kernels` that computes it; "" where several may, or operations that
             take its place.
         blocked: whether that is better in blocks of channels, whatever its inputs are in.
@@ -131,6 +133,7 @@ class Op:
     routes: str = ""
     size_attributes: tuple[str, ...] = ()
     convolves: bool = False
+    fitting: Callable[[Types, Attributes], Types] | None = None
     kernel: str = ""
     blocked: bool = False
     since: int = 0

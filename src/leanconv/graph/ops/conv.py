@@ -186,7 +186,8 @@ def _epilogue(y: Array, arrays: Arrays, attributes: Attributes, residual: int, s
     return activate(y + added, activation, slopes)
 
 
-def _behind(index: tuple[Any, ...]) -> Any:
+def behind(index: tuple[Any, ...]) -> Any:
+    """An index of the last axes."""
     return (Ellipsis, *index)
 
 
@@ -214,14 +215,14 @@ def sums_over_taps(x: Array, w: Array, attributes: Attributes) -> Array:
             slice(t * d, t * d + (n - 1) * s + 1, s)
             for t, d, n, s in zip(tap, dilations, extents, strides, strict=True)
         )
-        columns = padded[_behind(window)].reshape(*padded.shape[:3], area)
-        rows = weights[_behind(tap)]
+        columns = padded[behind(window)].reshape(*padded.shape[:3], area)
+        rows = weights[behind(tap)]
         y += rows * columns if w.shape[1] == 1 else np.matmul(rows, columns)
     return y.reshape(x.shape[0], w.shape[0], *extents)
 
 
-def _infer_transposed(types: Types, attributes: Attributes) -> TensorType:
-    dtype = same_dtype(types)
+def transposed_type(types: Types, attributes: Attributes, dtype: DType) -> TensorType:
+    """The type of a transposed convolution's result, as `conv_type`."""
     channels = _check_operands(types, attributes, 0)
     x, w = first(types), required(types, 1)
     spatial = len(x.shape) - 2
@@ -233,15 +234,24 @@ def _infer_transposed(types: Types, attributes: Attributes) -> TensorType:
     axes = zip(x.shape[2:], w.shape[2:], window_steps(attributes), extra, strict=True)
     extents = [transposed_extent(extent, kernel, *steps, n) for extent, kernel, steps, n in axes]
     check_channels(given(types, 2), channels, "the bias")
-    _check_slope(types, attributes, 4, channels)
-    if given(types, 3) is not None:
-        raise ModelError("got a residual as input 3 of ConvTranspose; expected none")
     return checked((x.shape[0], channels, *extents), dtype)
 
 
+def _infer_transposed(types: Types, attributes: Attributes) -> TensorType:
+    result = transposed_type(types, attributes, same_dtype(types))
+    _check_slope(types, attributes, 4, result.shape[1])
+    if given(types, 3) is not None:
+        raise ModelError("got a residual as input 3 of ConvTranspose; expected none")
+    return result
+
+
 def _evaluate_transposed(arrays: Arrays, attributes: Attributes) -> Array:
+    y = _sums_at_taps(array(arrays), array(arrays, 1), attributes)
+    return _epilogue(y, arrays, attributes, 0, 4)
+
+
+def _sums_at_taps(x: Array, w: Array, attributes: Attributes) -> Array:
     """Add, for every tap of the kernel, the product of its weights to the cells it reaches."""
-    x, w = array(arrays), array(arrays, 1)
     spatial, group = x.ndim - 2, attributes["group"]
     strides, dilations, pads = (attributes[n] for n in ("strides", "dilations", "pads"))
     inner, kernel = x.shape[2:], w.shape[2:]
@@ -259,20 +269,42 @@ def _evaluate_transposed(arrays: Arrays, attributes: Attributes) -> Array:
             slice(t * d, t * d + (n - 1) * s + 1, s)
             for t, d, n, s in zip(tap, dilations, inner, strides, strict=True)
         )
-        product = np.matmul(weights[_behind(tap)].swapaxes(1, 2), columns)
-        y[_behind(cells)] += product.reshape(*y.shape[:3], *inner)
+        product = np.matmul(weights[behind(tap)].swapaxes(1, 2), columns)
+        y[behind(cells)] += product.reshape(*y.shape[:3], *inner)
     kept = tuple(
         slice(before, extent - after)
         for before, after, extent in zip(pads[:spatial], pads[spatial:], full, strict=True)
     )
-    y = y.reshape(x.shape[0], w.shape[1] * group, *full)[_behind(kept)]
-    return _epilogue(y, arrays, attributes, 0, 4)
+    return np.asarray(y.reshape(x.shape[0], w.shape[1] * group, *full)[behind(kept)])
 
 
 def unfolded(attributes: Attributes, w: TensorType) -> TensorType:
-    """The weights (K, C / g, kernel…) that a DataConv is given as rows (K, C / g · taps)."""
+    """The weights that a convolution by data is given as rows.
+
+    Args:
+        attributes: `kernel_shape`, and `taps_first`: whether a row has all channels of a tap, then
+            those of the next one.
+        w: (K, C / g · taps), of a transposed convolution (C, K / g · taps).
+
+    Returns:
+        (K, C / g, kernel…), of a transposed convolution (C, K / g, kernel…).
+
+    Raises:
+        ModelError: the rows have other numbers of weights than whole kernels have.
+    """
     kernel = attributes["kernel_shape"]
-    return TensorType((w.shape[0], w.shape[1] // math.prod(kernel), *kernel), w.dtype)
+    taps = math.prod(kernel)
+    if len(w.shape) != 2 or taps < 1 or w.shape[1] % taps:
+        raise ModelError(f"the weight is {w}; expected rows of kernels of {kernel}")
+    return TensorType((w.shape[0], w.shape[1] // taps, *kernel), w.dtype)
+
+
+def unfolded_rows(attributes: Attributes, w: Array) -> Array:
+    """The same of weights, as a view of contiguous rows."""
+    rows, kernel = np.ascontiguousarray(w), attributes["kernel_shape"]
+    if attributes["taps_first"]:
+        return np.moveaxis(np.asarray(rows.reshape(len(rows), *kernel, -1)), -1, 1)
+    return np.asarray(rows.reshape(len(rows), -1, *kernel))
 
 
 def _infer_data_conv(types: Types, attributes: Attributes) -> TensorType:
@@ -281,15 +313,32 @@ def _infer_data_conv(types: Types, attributes: Attributes) -> TensorType:
 
 
 def _evaluate_data_conv(arrays: Arrays, attributes: Attributes) -> Array:
-    rows, kernel = array(arrays, 1), attributes["kernel_shape"]
-    y = sums_over_taps(array(arrays), rows.reshape(len(rows), -1, *kernel), attributes)
-    bias = given(arrays, 2)
-    return y if bias is None else y + bias.reshape((-1,) + (1,) * len(kernel))
+    w = np.ascontiguousarray(unfolded_rows(attributes, array(arrays, 1)))
+    return _with_bias(sums_over_taps(array(arrays), w, attributes), given(arrays, 2))
+
+
+def _with_bias(y: Array, bias: Array | None) -> Array:
+    return y if bias is None else y + bias.reshape((-1,) + (1,) * (y.ndim - 2))
 
 
 def _work_data_conv(types: Types, attributes: Attributes, result: TensorType) -> int:
     weights = unfolded(attributes, required(types, 1))
     return weights.elements + work_conv([types[0], weights], attributes, result)
+
+
+def _infer_data_transposed(types: Types, attributes: Attributes) -> TensorType:
+    weights = unfolded(attributes, required(types, 1))
+    return transposed_type([types[0], weights, *types[2:]], attributes, same_dtype(types))
+
+
+def _evaluate_data_transposed(arrays: Arrays, attributes: Attributes) -> Array:
+    w = np.ascontiguousarray(unfolded_rows(attributes, array(arrays, 1)))
+    return _with_bias(_sums_at_taps(array(arrays), w, attributes), given(arrays, 2))
+
+
+def _work_data_transposed(types: Types, attributes: Attributes, result: TensorType) -> int:
+    weights = unfolded(attributes, required(types, 1))
+    return weights.elements + _work_transposed([types[0], weights], attributes, result)
 
 
 def _padded_elements(kind: TensorType, attributes: Attributes) -> int:
@@ -310,6 +359,7 @@ def _work_transposed(types: Types, attributes: Attributes, result: TensorType) -
 
 
 _SHARED = ("strides", "pads", "dilations", "group", "activation")
+_OF_DATA = ("strides", "pads", "dilations", "group", "kernel_shape", "taps_first", "exact")
 OPS: dict[str, Op] = {
     "Conv": single(
         _infer_conv,
@@ -325,8 +375,16 @@ OPS: dict[str, Op] = {
         _infer_data_conv,
         _evaluate_data_conv,
         "x, w (O, C/group * taps), bias (O,)?; a Conv whose weights a run computes",
-        ("strides", "pads", "dilations", "group", "kernel_shape", "exact"),
+        _OF_DATA,
         _work_data_conv,
+        convolves=True,
+    ),
+    "DataConvTranspose": single(
+        _infer_data_transposed,
+        _evaluate_data_transposed,
+        "x, w (C, O/group * taps), bias (O,)?; a ConvTranspose whose weights a run computes",
+        (*_OF_DATA, "output_padding"),
+        _work_data_transposed,
         convolves=True,
     ),
     "ConvTranspose": single(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from leanconv.errors import LeanConvError
 from leanconv.graph.ir import Graph
+from leanconv.graph.passes.add_convolutions import add_convolutions
 from leanconv.graph.passes.canonical_forms import (
     dense_to_conv,
     global_pooling,
@@ -18,9 +19,10 @@ from leanconv.graph.passes.canonical_forms import (
     pool_channels_last,
 )
 from leanconv.graph.passes.coded_values import unsigned_codes
+from leanconv.graph.passes.drop_channels import drop_channels
 from leanconv.graph.passes.expand_quantised import expand_quantised, expand_without_kernel
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
-from leanconv.graph.passes.fuse_blocks import fuse_blocks
+from leanconv.graph.passes.fuse_blocks import fuse_all_blocks, fuse_blocks
 from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_reductions
 from leanconv.graph.passes.fuse_epilogues import (
     fuse_activations,
@@ -57,6 +59,7 @@ PASSES: tuple[Pass, ...] = (
     dense_to_conv,
     merge_pads,
     fold_batch_norm,  # behind dense layers too; before a convolution only where it does not pad
+    add_convolutions,  # before one of them takes the others as its residual
     hoist_activations,
     simplify,  # the Reshapes between dense layers
     fuse_residual,  # the residual comes before the activation
@@ -68,6 +71,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_codes,
     simplify,
     merge_common,
+    drop_channels,  # when all numbers per channel are folded
     pool_channels_last,  # when all Transposes have met that undo each other
     drop_dead,
     fuse_attention,
@@ -80,7 +84,8 @@ PASSES: tuple[Pass, ...] = (
 # The same passes, with every convolution a node of its own.
 UNFUSED_PASSES = PASSES[:-1]
 
-# A GPU's kernels end with the activation; it has none of attention, normalisation, expressions.
+# A GPU's kernels end with the activation; it has none of attention, normalisation, expressions,
+# and none that leaves out zeros.
 _CPU_PASSES = (
     recognise_quantised,
     pool_channels_last,
@@ -93,8 +98,10 @@ _CPU_PASSES = (
     fuse_normalisation,
     fuse_reductions,
     fuse_chains,
+    fuse_blocks,
 )
-GPU_PASSES = (expand_quantised, *(each for each in PASSES if each not in _CPU_PASSES))
+_SHARED_PASSES = tuple(each for each in PASSES if each not in _CPU_PASSES)
+GPU_PASSES = (expand_quantised, *_SHARED_PASSES, fuse_all_blocks)
 
 _logger = logging.getLogger(__name__)
 

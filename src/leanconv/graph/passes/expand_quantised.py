@@ -17,6 +17,7 @@ from leanconv.graph.ops.conv import window_steps
 from leanconv.graph.ops.quantised import TABLE, add_factors, along, softmax_powers, softmax_steps
 from leanconv.graph.ops.quantised_layers import weights_of
 from leanconv.graph.passes.coded_values import floats_made
+from leanconv.spec.conv import effective_extent
 from leanconv.types import FLOAT32, FLOAT64, INT32
 
 _BOUND = 255 * 255  # of a product of two distances of codes of 8 bits
@@ -243,26 +244,122 @@ def _packed_matmul(c: Composer, node: Node) -> str:
 
 
 def _data_conv(c: Composer, node: Node) -> str:
-    """A convolution by data: windows become columns of a matrix product (im2col).
+    """A convolution by data: a product of its weights and of its input's windows."""
+    given, (x, w, *bias) = node.attributes, node.inputs
+    taps, group, spatial = given["kernel_shape"], given["group"], len(given["kernel_shape"])
+    if any(given["pads"]):
+        begins, ends = given["pads"][:spatial], given["pads"][spatial:]
+        pads = (0, 0, *begins, 0, 0, *ends)
+        x = c.emit("Pad", [x], pads=pads, mode="constant", value=0.0)
+    outputs, count = c.kind(node.output).shape[1], math.prod(taps)
+    rows = w
+    if not given["taps_first"]:
+        own = c.kind(w).shape[1] // count
+        rows = c.emit("Reshape", [rows], shape=(outputs, own, count))
+        rows = c.emit("Transpose", [rows], perm=(0, 2, 1))
+    columns = c.kind(w).shape[1]
+    rows = c.emit("Reshape", [rows], shape=(group, outputs // group, columns))
+    steps = [(stride, dilation) for stride, dilation, _, _ in window_steps(given)]
+    return _product_of_windows(c, node, x, rows, steps, bias)
+
+
+def _data_conv_transpose(c: Composer, node: Node) -> str:
+    """A transposed convolution by data: of an input with zeros between its elements.
+
+    Its weights are those of the transposed one with the taps in reverse order.
+    """
+    given, (x, w, *bias) = node.attributes, node.inputs
+    taps, group, count = given["kernel_shape"], given["group"], math.prod(given["kernel_shape"])
+    before, after, windows = [0, 0], [0, 0], list(window_steps(given))
+    for i, (stride, dilation, begin, end) in enumerate(windows):
+        x = _with_zeros_between(c, x, 2 + i, stride)
+        reach = effective_extent(taps[i], dilation) - 1
+        before.append(reach - begin)
+        after.append(reach - end + given["output_padding"][i])
+    x = _padded(c, x, before, after)
+    channels, own = c.kind(w).shape[0], c.kind(w).shape[1] // count
+    first = given["taps_first"]
+    shape = (group, channels // group, *((count, own) if first else (own, count)))
+    rows = _reversed(c, c.emit("Reshape", [w], shape=shape), 2 if first else 3)
+    rows = c.emit("Transpose", [rows], perm=(0, 3, 2, 1) if first else (0, 2, 3, 1))
+    rows = c.emit("Reshape", [rows], shape=(group, own, count * (channels // group)))
+    steps = [(1, dilation) for _, dilation, _, _ in windows]
+    return _product_of_windows(c, node, x, rows, steps, bias)
+
+
+def _reversed(c: Composer, x: str, axis: int) -> str:
+    shape = c.kind(x).shape
+    if shape[axis] == 1:
+        return x
+    starts = tuple(n - 1 if i == axis else 0 for i, n in enumerate(shape))
+    steps = tuple(-1 if i == axis else 1 for i in range(len(shape)))
+    return c.emit("Slice", [x], starts=starts, steps=steps, sizes=shape)
+
+
+def _part(c: Composer, x: str, axis: int, first: int, size: int) -> str:
+    """So many positions along an axis."""
+    shape = c.kind(x).shape
+    if shape[axis] == size:
+        return x
+    starts = tuple(first if i == axis else 0 for i in range(len(shape)))
+    sizes = tuple(size if i == axis else n for i, n in enumerate(shape))
+    return c.emit("Slice", [x], starts=starts, steps=(1,) * len(shape), sizes=sizes)
+
+
+def _with_zeros_between(c: Composer, x: str, axis: int, stride: int) -> str:
+    """Elements that are so far apart, with zeros between them, along an axis."""
+    shape = c.kind(x).shape
+    if stride == 1 or shape[axis] == 1:
+        return x
+    wide = c.emit("Reshape", [x], shape=(*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    pads = [0] * (2 * len(shape) + 2)
+    pads[len(shape) + axis + 2] = stride - 1
+    filled = c.emit("Pad", [wide], pads=tuple(pads), mode="constant", value=0.0)
+    joined = (*shape[:axis], shape[axis] * stride, *shape[axis + 1 :])
+    spread = c.emit("Reshape", [filled], shape=joined)
+    return _part(c, spread, axis, 0, (shape[axis] - 1) * stride + 1)
+
+
+def _padded(c: Composer, x: str, before: Sequence[int], after: Sequence[int]) -> str:
+    """Zeros at both ends of each axis; where there are fewer than none, elements are cut off."""
+    pads = tuple(max(n, 0) for side in (before, after) for n in side)
+    x = c.emit("Pad", [x], pads=pads, mode="constant", value=0.0) if any(pads) else x
+    for axis, (begin, end) in enumerate(zip(before, after, strict=True)):
+        cut = max(-begin, 0) + max(-end, 0)
+        x = _part(c, x, axis, max(-begin, 0), c.kind(x).shape[axis] - cut)
+    return x
+
+
+def _product_of_windows(
+    c: Composer,
+    node: Node,
+    x: str,
+    rows: str,
+    steps: Sequence[tuple[int, int]],
+    bias: Sequence[str],
+) -> str:
+    """Windows become columns of a matrix product (im2col).
 
         y[n, g, o, p] = sum over k of w[g, o, k] * columns[n, g, k, p]         k: tap and channel
 
     Windows are taken apart along one axis after the other: a kernel of a by b taps takes a + b
     slices. Taps come before channels: the slices of an image and group are its parts as they are.
+
+    Args:
+        c: the composer.
+        node: the convolution.
+        x: its input, padded.
+        rows: weights (group, outputs of one, k).
+        steps: stride and dilation of each axis.
+        bias: none, or one.
     """
-    given, (x, w, *bias) = node.attributes, node.inputs
-    taps, steps, group = given["kernel_shape"], window_steps(given), given["group"]
-    if any(given["pads"]):
-        spatial = len(taps)
-        begins, ends = given["pads"][:spatial], given["pads"][spatial:]
-        pads = (0, 0, *begins, 0, 0, *ends)
-        x = c.emit("Pad", [x], pads=pads, mode="constant", value=0.0)
+    taps, group = node.attributes["kernel_shape"], node.attributes["group"]
     images, outputs, *counts = c.kind(node.output).shape
     _, channels, *extents = c.kind(x).shape
     own = channels // group
     columns = c.emit("Reshape", [x], shape=(images, group, 1, own, *extents))
     for i in reversed(range(len(taps))):
-        stride, dilation, _, _ = steps[i]
+        stride, dilation = steps[i]
         parts = []
         for tap in range(taps[i]):
             sizes = list(c.kind(columns).shape)
@@ -272,11 +369,7 @@ def _data_conv(c: Composer, node: Node) -> str:
             places = {"starts": tuple(starts), "steps": tuple(strides), "sizes": tuple(sizes)}
             parts.append(c.emit("Slice", [columns], **places))
         columns = c.emit("Concat", parts, axis=2) if len(parts) > 1 else parts[0]
-    count = math.prod(taps)
-    rows = c.emit("Reshape", [w], shape=(outputs, own, count))
-    rows = c.emit("Transpose", [rows], perm=(0, 2, 1))
-    rows = c.emit("Reshape", [rows], shape=(group, outputs // group, count * own))
-    shape = images, group, count * own, math.prod(counts)
+    shape = images, group, math.prod(taps) * own, math.prod(counts)
     columns = c.emit("Reshape", [columns], shape=shape)
     y = c.emit("MatMul", [rows, columns])
     y = c.emit("Reshape", [y], shape=(images, outputs, *counts))
@@ -301,4 +394,5 @@ EXPANSIONS: dict[str, Callable[[Composer, Node], str]] = {
     "QLinearAveragePool": _pool,
     "QLinearSoftmax": _softmax,
     "DataConv": _data_conv,
+    "DataConvTranspose": _data_conv_transpose,
 }

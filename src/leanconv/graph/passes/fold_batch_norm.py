@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leanconv.graph.edit import (
+    PIECE_ELEMENTS,
     Array,
     DenseView,
     Editor,
@@ -23,20 +24,19 @@ from leanconv.graph.ops import OPS
 from leanconv.graph.ops.algebra import batch_norm_affine
 from leanconv.records import dataclass
 
-_Vector = npt.NDArray[np.float64]
-_PIECE_ELEMENTS = 64 * 1024
+Vector = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class _Affine:
+class Affine:
     """y = scale · data + shift, with vectors of shape (C,) along one axis of the value `data`.
 
     `steps` nodes of the graph compute it.
     """
 
     data: str
-    scale: _Vector
-    shift: _Vector
+    scale: Vector
+    shift: Vector
     steps: int = 1
 
 
@@ -62,7 +62,7 @@ def fold_batch_norm(graph: Graph) -> Graph:
 def _fold(editor: Editor, node: Node) -> bool:
     if node.op == "Conv":
         return _fold_forwards(editor, node)
-    return node.op in _OPS and _fold_backwards(editor, node)
+    return node.op in AFFINE_OPS and _fold_backwards(editor, node)
 
 
 def _fold_backwards(editor: Editor, node: Node) -> bool:
@@ -74,11 +74,11 @@ def _fold_backwards(editor: Editor, node: Node) -> bool:
     conv = found.conv
     if not _affordable(editor, conv):
         return False
-    affine = _read(editor, node, found.axis)
+    affine = read_affine(editor, node, found.axis)
     if affine is None:
         return False
     w = editor.constants[conv.inputs[1]]
-    old = _bias(editor, conv, affine.scale.size)
+    old = bias_of(editor, conv, affine.scale.size)
     by_axis = _by_output if conv.op == "Conv" else _by_second
     parts = _rounded(
         w,
@@ -128,7 +128,7 @@ def _fold_forwards(editor: Editor, conv: Node) -> bool:
     parts = _rounded(
         w,
         None if np.all(total.scale == 1) else _by_second(w, total.scale, group),
-        _bias(editor, conv, w.shape[0]) + shifted,
+        bias_of(editor, conv, w.shape[0]) + shifted,
     )
     if parts is None:
         return False
@@ -176,16 +176,16 @@ def _is_rows(inner: tuple[int, ...], outer: tuple[int, ...]) -> bool:
     return len(inner) == 2 and outer[:2] == inner and all(extent == 1 for extent in outer[2:])
 
 
-def _affine_before(editor: Editor, source: str, *, padded: bool) -> _Affine | None:
+def _affine_before(editor: Editor, source: str, *, padded: bool) -> Affine | None:
     """Everything affine, per channel and private that leads to `source`, as one step."""
     total = None
-    while (node := editor.private_producer(source, *_OPS)) is not None:
-        step = _read(editor, node, 1)
+    while (node := editor.private_producer(source, *AFFINE_OPS)) is not None:
+        step = read_affine(editor, node, 1)
         if step is None:
             break
         if total is not None:
             shift = total.scale * step.shift + total.shift
-            step = _Affine(step.data, total.scale * step.scale, shift, total.steps + 1)
+            step = Affine(step.data, total.scale * step.scale, shift, total.steps + 1)
         if padded and step.shift.any():
             break
         total, source = step, step.data
@@ -204,7 +204,8 @@ def _data_input(editor: Editor, node: Node) -> str:
     return running[0] if len(running) == 1 else ""
 
 
-def _read(editor: Editor, node: Node, axis: int) -> _Affine | None:
+def read_affine(editor: Editor, node: Node, axis: int) -> Affine | None:
+    """A node as a factor and a summand for each place along an axis; None if it is none."""
     data = _data_input(editor, node)
     if not data:
         return None
@@ -222,15 +223,15 @@ def _read(editor: Editor, node: Node, axis: int) -> _Affine | None:
     if found is None:
         return None
     scale, shift = (np.broadcast_to(each, vector.shape) for each in found)
-    return _Affine(data, scale, shift)
+    return Affine(data, scale, shift)
 
 
-def _read_batch_norm(editor: Editor, node: Node) -> _Affine:
+def _read_batch_norm(editor: Editor, node: Node) -> Affine:
     arrays = [editor.constants[name].astype(np.float64) for name in node.inputs[1:]]
-    return _Affine(node.inputs[0], *batch_norm_affine(arrays, node.attributes["epsilon"]))
+    return Affine(node.inputs[0], *batch_norm_affine(arrays, node.attributes["epsilon"]))
 
 
-_OPS = (*(op for op, each in OPS.items() if each.affine), "BatchNormalization")
+AFFINE_OPS = (*(op for op, each in OPS.items() if each.affine), "BatchNormalization")
 
 
 # Weights and biases
@@ -244,24 +245,25 @@ def _affordable(editor: Editor, conv: Node) -> bool:
     return editor.may_add(w.nbytes + channels * w.itemsize)
 
 
-def _bias(editor: Editor, conv: Node, channels: int) -> _Vector:
+def bias_of(editor: Editor, conv: Node, channels: int) -> Vector:
+    """The constant bias of a convolution, zeros where it has none."""
     name = conv.input(2)
     return editor.constants[name].astype(np.float64) if name else np.zeros(channels)
 
 
-def _by_output(w: Array, scale: _Vector, _group: int) -> tuple[Array, _Vector]:
+def _by_output(w: Array, scale: Vector, _group: int) -> tuple[Array, Vector]:
     """Return weights and factors that scale their first axis."""
     return w, scale.reshape((-1,) + (1,) * (w.ndim - 1))
 
 
-def _by_second(w: Array, scale: _Vector, group: int) -> tuple[Array, _Vector]:
+def _by_second(w: Array, scale: Vector, group: int) -> tuple[Array, Vector]:
     """Return those that scale the second axis: a Conv's inputs, a ConvTranspose's outputs."""
     grouped = w.reshape(group, w.shape[0] // group, *w.shape[1:])
     return grouped, scale.reshape(group, 1, -1, *(1,) * (w.ndim - 2))
 
 
 def _rounded(
-    w: Array, factors: tuple[Array, _Vector] | None, bias: Array
+    w: Array, factors: tuple[Array, Vector] | None, bias: Array
 ) -> tuple[Array | None, Array] | None:
     """Scaled weights (None where they stay) and bias in w's dtype; None unless all are finite."""
     rounded = bias.astype(w.dtype)
@@ -273,10 +275,10 @@ def _rounded(
     return None if scaled is None else (scaled.reshape(w.shape), rounded)
 
 
-def _product(w: Array, factors: _Vector) -> Array | None:
+def _product(w: Array, factors: Vector) -> Array | None:
     """Weights times factors, made in float64 and rounded to their dtype; None unless finite."""
     result = np.empty(w.shape, w.dtype)
-    rows = max(1, _PIECE_ELEMENTS // max(1, w[:1].size))  # in pieces that stay in cache
+    rows = max(1, PIECE_ELEMENTS // max(1, w[:1].size))
     for first in range(0, len(w), rows):
         some = slice(first, first + rows)
         piece = result[some]

@@ -5,6 +5,7 @@ The first blocks are merged so that what lies between them is never stored.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from functools import partial
 
@@ -12,10 +13,15 @@ from leanconv.graph.edit import Editor, frozen, rewrite
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops.chain import CONVOLUTIONS, IMAGE_CHANNELS, MOST_BLOCKS, STAGES, ChainBlock
 from leanconv.graph.ops.quantised import CODES
+from leanconv.graph.zeros import zeros_of
 from leanconv.types import FLOAT32
 
+# Zeros of both 1x1 convolutions of a block from which on leaving them out takes less time than one
+# pass over rows saves; and from which on it may, as a plan says.
+_SPARSE, MAYBE_SPARSE = 0.7, 0.5
 
-def fuse_blocks(graph: Graph, apart: Collection[str] = ()) -> Graph:
+
+def fuse_blocks(graph: Graph, apart: Collection[str] = (), zeros: float = _SPARSE) -> Graph:
     """Make one ConvChain of convolutions whose results nobody else reads.
 
     (any Conv of one group, then) a depthwise Conv, then a 1x1 Conv of stride 1, which may add a
@@ -24,16 +30,25 @@ def fuse_blocks(graph: Graph, apart: Collection[str] = ()) -> Graph:
     the first one reads an image of at most four channels, with its Pad and QuantizeLinear.
 
     Left alone: chains whose result `apart` names, convolutions along one or three axes, with slopes
-    of PRelu, with weights that are computed, and maps that a 1x1 Conv pads.
+    of PRelu, with weights that are computed, maps that a 1x1 Conv pads, and 1x1 Convs of so many
+    `zeros`, a part of their weights, that they are computed without these.
 
     Requires: a verified graph, after `fuse_activations` and `fuse_codes`: a chain is not taken
     apart again.
     Ensures: such convolutions are one node, named as the last of them.
     """
-    return rewrite(graph, partial(_rule, apart))
+    return rewrite(graph, partial(_rule, apart, zeros))
 
 
-def _rule(apart: Collection[str], editor: Editor, node: Node) -> bool:
+def fuse_all_blocks(graph: Graph, apart: Collection[str] = ()) -> Graph:
+    """Make ConvChains as `fuse_blocks` does, of weights with many zeros, too.
+
+    For a machine on which no kernel leaves these out, and where a plan leaves none out.
+    """
+    return fuse_blocks(graph, apart, math.inf)
+
+
+def _rule(apart: Collection[str], zeros: float, editor: Editor, node: Node) -> bool:
     if node.key in apart or not (_usable(editor, node) and _pointwise(editor, node)):
         return False
     convs = [*_table(editor, node), node]
@@ -48,6 +63,8 @@ def _rule(apart: Collection[str], editor: Editor, node: Node) -> bool:
     if before is not None and _inner(editor, before) and before.attributes["group"] == 1:
         own = node.input(CONVOLUTIONS[node.op].RESIDUAL)
         convs = [*_image(editor, before, own), before, *between, *convs]
+    if all(_sparse(editor, each, zeros) for each in convs if each is not depthwise):
+        return False
     kinds = [STAGES[each.op] for each in convs]
     operands = [
         each.input(number)
@@ -120,6 +137,13 @@ def _pointwise(editor: Editor, conv: Node) -> bool:
         and attributes["strides"] == (1, 1)
         and not any(attributes["pads"])
     )
+
+
+def _sparse(editor: Editor, conv: Node, zeros: float) -> bool:
+    """Return whether such a part of the weights of a convolution of floats, or more, is 0."""
+    if conv.op != "Conv" or zeros > 1:
+        return False
+    return zeros_of(editor.constants[conv.inputs[1]], zeros) is not None
 
 
 def _depthwise(editor: Editor, conv: Node) -> bool:

@@ -19,7 +19,7 @@ from leanconv.errors import UnsupportedError
 from leanconv.graph.fields.receptive_fields import Fields, InputAxis, Local, Whole
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import label
-from leanconv.operators import Accuracy, convolution, operator_of
+from leanconv.operators import Accuracy, conv_pieces, convolution, operator_of
 from leanconv.planner.decisions import Decision, resolved_choices
 from leanconv.records import dataclass, replace
 from leanconv.target import Target
@@ -237,7 +237,7 @@ def slower_fused(
 def _pinned(
     node: Node, graph: Graph, target: Target, accuracy: Accuracy, decision: Decision
 ) -> Choice:
-    if decision.choice == convolution.PRODUCT:  # whose sums depend on no place
+    if decision.choice == conv_pieces.PRODUCT:  # whose sums depend on no place
         return decision.choice
     context = decision.context(node, graph, target, accuracy)
     pieces = convolution.problems(context, decision.choice)

@@ -1,4 +1,4 @@
-"""Reduce any convolution to plain ones: dense, without groups or padding, two-dimensional.
+"""Any convolution by algorithms for plain ones: dense, without groups or padding, two-dimensional.
 
 Every step is an identity between convolutions, so that an algorithm that is written for the plain
 case (a `Core`) serves every spec.
@@ -6,26 +6,16 @@ case (a `Core`) serves every spec.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import gcd
 
 import numpy as np
 
-from leanconv.reference.direct import (
-    Steps,
-    channels_back,
-    channels_first,
-    finish,
-    output_extents,
-    result_dtype,
-)
+from leanconv.reference.direct import Steps, channels_back, channels_first, finish, result_dtype
 from leanconv.spec import ConvSpec
-from leanconv.spec.format import ceil_div
 
 # x (N, C, H, W), w (K, C, kh, kw), stride -> y (N, K, oh, ow)
 Core = Callable[[np.ndarray, np.ndarray, Steps], np.ndarray]
-# The same for stride 1.
-DenseCore = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def convolve_by(
@@ -121,36 +111,3 @@ def dilated(
             result = core(x[:, :, qh * sh :: dh, qw * sw :: dw], w, inner)
             part[...] = result[:, :, : part.shape[2], : part.shape[3]]
     return y
-
-
-def polyphase(core: DenseCore, x: np.ndarray, w: np.ndarray, stride: Steps) -> np.ndarray:
-    """Strides by polyphase: O = Σ_{p < min(s, k)} Σ_q conv(I[p::s, q::s], F[p::s, q::s]), cropped.
-
-    The 3 taps of a stride of 2 become phases of 2 and 1 taps; 11 taps of stride 4: 3, 3, 3, 2.
-    """
-    (sh, sw), (oh, ow) = stride, output_extents(x, w, stride)
-    total = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
-    for p in range(min(sh, w.shape[2])):
-        for q in range(min(sw, w.shape[3])):
-            part = core(x[:, :, p::sh, q::sw], w[:, :, p::sh, q::sw])
-            total += part[:, :, :oh, :ow]
-    return total
-
-
-def split_kernel(core: DenseCore, x: np.ndarray, w: np.ndarray, most: int) -> np.ndarray:
-    """Large kernels by pieces of at most `most` taps along each axis, of nearly equal size."""
-    oh, ow = output_extents(x, w, (1, 1))
-    total = np.zeros((x.shape[0], w.shape[0], oh, ow), result_dtype(x, w))
-    for u, kh in _pieces(w.shape[2], most):
-        for v, kw in _pieces(w.shape[3], most):
-            region = x[:, :, u : u + oh + kh - 1, v : v + ow + kw - 1]
-            total += core(region, w[:, :, u : u + kh, v : v + kw])
-    return total
-
-
-def _pieces(taps: int, most: int) -> Iterator[tuple[int, int]]:
-    """First tap and number of taps of each piece."""
-    count = ceil_div(taps, most)
-    for number in range(count):
-        first, stop = taps * number // count, taps * (number + 1) // count
-        yield first, stop - first
