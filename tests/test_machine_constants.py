@@ -137,7 +137,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "operators:LAYER_SHARE",
         "operators:_NETWORK_ERROR",
         "leanconv:BOOL BOOL BOOL BOOL",
-        "operators:layer_error()",
+        "operators:within()",
         "planner:_ERROR_GRAIN",
         "planner:_MOST",
         "planner:ERROR_GROWTH _TRANSFORMED_ERROR_GROWTH",

@@ -22,7 +22,7 @@ from leanconv.graph.codes import signed_weights
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.limits import Limits
 from leanconv.graph.value import Value
-from leanconv.operators.operator import Accuracy, layer_error
+from leanconv.operators.operator import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import lower, place, planned, running_calls
 from leanconv.planner.decisions import Decision
@@ -108,8 +108,8 @@ class CompiledGraph(CompiledLayer):
     def __init__(self, spec: LayerSpec, constants: Constants, options: PlanOptions) -> None:
         graph = _graph_of(spec, constants)
         target, threads = planning_target(), options.threads or default_threads()
-        error = layer_error(options.max_error, graph.dtype)
-        accuracy = Accuracy(error, options.reproducible).of_network(graph, target)
+        accuracy = Accuracy(reproducible=options.reproducible).of_network(graph, target)
+        accuracy = accuracy.within(options.max_error, graph.dtype)
         planner = Planner(graph, target, threads, accuracy, options.max_error)
         decisions = None
         if options.algorithm is not None:

@@ -27,7 +27,6 @@ from leanconv.graph.file_graph import FileGraph, FileNode
 from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
-from leanconv.operators.operator import layer_error
 from leanconv.planner.compiled_network import (
     CompiledNetwork,
     SharedMemory,
@@ -296,7 +295,7 @@ class CpuBackend(CpuGraphs):
             try:
                 following = planner
                 if pinned.measured_error is not None:  # whatever its layers state by themselves
-                    following = self.planner(owned.graph, layer_error(None, self.dtype))
+                    following = self.planner(owned.graph, usual=True)
                 compiled = CompiledNetwork(owned, following, room, pinned, shared=self._shared)
             except BudgetError as error:
                 found = _beside(error, limit, reserved)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,7 +20,7 @@ from leanconv.graph.passes.fuse_blocks import MAYBE_SPARSE, fuse_all_blocks, fus
 from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.template import Templates
 from leanconv.graph.verify import check_flowing, verify
-from leanconv.operators.operator import Accuracy, layer_error
+from leanconv.operators.operator import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.decisions import Decision
 from leanconv.planner.found_plans import sparse_blocks
@@ -185,8 +184,8 @@ class CpuGraphs:
         check_layers(options.algorithms, model.nodes)
         self.threads = options.threads or default_threads()
         self.dtype = model.runtime_dtype(options.dtype)
-        error, half = layer_error(options.max_error, self.dtype), options.precision
-        self.accuracy = Accuracy(error, options.reproducible, half=half)
+        accuracy = Accuracy(reproducible=options.reproducible, half=options.precision)
+        self.accuracy = accuracy.within(options.max_error, self.dtype)
         self.target: Target = target or planning_target()
         self.deciding: tuple[str, ...] = ()
         self._inputs = input_specs(model, self.dtype)
@@ -231,17 +230,17 @@ class CpuGraphs:
                 if not (new and known.keys() >= set(error.names)):
                     raise
 
-    def planner(self, graph: Graph, layer: float | None = None) -> Planner:
-        """Return a graph's planner; `layer` is the error accepted of one layer, else the options'.
+    def planner(self, graph: Graph, usual: bool = False) -> Planner:
+        """Return a graph's planner; if `usual`, layers may err as much as without a `max_error`.
 
         A planner that has compared how values may be stored is used again.
         """
-        known = self._planners.get(graph) if layer is None else None
+        known = None if usual else self._planners.get(graph)
         if known is not None:
             return known
         accuracy = self.accuracy.of_network(graph, self.target)
-        if layer is not None:
-            accuracy = replace(accuracy, layer_error=layer)
+        if usual:
+            accuracy = accuracy.within(None, self.dtype)
         options = self._options
         given = graph, self.target, self.threads, accuracy, options.max_error
         return Planner(*given, streams=options.stream_weights)

@@ -24,7 +24,6 @@ from leanconv.graph.network_inputs import is_small
 from leanconv.graph.ops import OPS
 from leanconv.graph.regions import with_regions
 from leanconv.operators import Accuracy
-from leanconv.operators.operator import layer_error
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import CompiledNetwork
 from leanconv.planner.decisions import Decision
@@ -119,7 +118,7 @@ class Measurements:
     ) -> Planner:
         """A planner of plans whose layers may err as much as without a `max_error`."""
         backend = self._backend
-        accuracy = replace(backend.accuracy, layer_error=layer_error(None, backend.dtype))
+        accuracy = backend.accuracy.within(None, backend.dtype)
         given = backend.target, backend.threads, accuracy.of_network(self.graph, backend.target)
         return Planner(self.graph, *given, max_error, growths or {})
 
@@ -185,7 +184,7 @@ class Measurements:
     def _runner(
         self, graph: Graph, dtype: DType, decisions: Sequence[Decision] | None = None
     ) -> Run:
-        accuracy = Accuracy(layer_error(None, dtype)).of_network(graph, self._backend.target)
+        accuracy = Accuracy().within(None, dtype).of_network(graph, self._backend.target)
         planner = Planner(graph, self._backend.target, self._backend.threads, accuracy)
         return _run_of(CompiledNetwork(OwnedGraph(graph), planner, decisions=decisions), graph)
 

@@ -30,20 +30,6 @@ def network_error(dtype: DType) -> float:
     return dtype.scaled_error(_NETWORK_ERROR)
 
 
-def layer_error(max_error: float | None, dtype: DType) -> float:
-    """The error accepted of one layer of a network that may err by `max_error`.
-
-    Without a `max_error` it is a layer's share of what is aimed at. With one it is the power of two
-    below it, no less than the roundoff and no more than 1. That excludes nothing that could be
-    used, as a layer's error more than doubles on its way to the outputs
-    (`NodeCost.passed_error`). And all `max_error` between two powers have the same choices, so that
-    the least one that some plan keeps can be found.
-    """
-    if max_error is None:
-        return network_error(dtype) * LAYER_SHARE
-    return min(1.0, max(dtype.roundoff, math.ldexp(0.5, math.frexp(max_error)[1])))
-
-
 @dataclass(frozen=True)
 class Accuracy:
     """Requirements on the arithmetic of each layer.
@@ -55,12 +41,44 @@ class Accuracy:
             of the whole network.
         half: the half precision that the user asked for: products may be of factors rounded to
             it, and sums of a few products in it. None: they are float32.
+        last_error: relative error accepted of a layer whose results are a network's outputs as they
+            are; None in a part of a network, such as a loop's body, where no layer is the last.
     """
 
     layer_error: float | None = None
     reproducible: bool = False
     weights_from_dram: bool = False
     half: DType | None = None
+    last_error: float | None = None
+
+    def within(self, max_error: float | None, dtype: DType) -> Accuracy:
+        """The same for a network of that type that may err by `max_error`.
+
+        Without a `max_error` a layer has its share of what is aimed at, and one that is last all of
+        it. With one it is the power of two below it, and above it for one that is last, no less
+        than the roundoff and no more than 1. That excludes nothing that could be used, as the error
+        of a layer that is not last more than doubles on its way to the outputs
+        (`NodeCost.passed_error`). And all `max_error` between two powers have the same choices, so
+        that the least one that some plan keeps can be found.
+        """
+        if max_error is None:
+            aim = network_error(dtype)
+            return replace(self, layer_error=aim * LAYER_SHARE, last_error=aim)
+        exponent = math.frexp(max_error)[1]
+        below, above = (
+            min(1.0, max(dtype.roundoff, math.ldexp(part, exponent))) for part in (0.5, 1.0)
+        )
+        return replace(self, layer_error=below, last_error=above)
+
+    @property
+    def inside(self) -> Accuracy:
+        """The same for a part of the network, in which no layer is the last."""
+        return replace(self, last_error=None)
+
+    @property
+    def of_last(self) -> Accuracy:
+        """The same for a layer that is last."""
+        return replace(self, layer_error=self.last_error, last_error=None)
 
     def of_network(self, graph: Graph, target: Target) -> Accuracy:
         """The same for a network whose constants are known: whether they come from DRAM."""

@@ -21,7 +21,6 @@ from leanconv.graph.passes.fuse_blocks import mergeable
 from leanconv.graph.regions import with_regions
 from leanconv.graph.zeros import MOST_PIXELS
 from leanconv.operators import Accuracy, operator_of
-from leanconv.operators.operator import layer_error
 from leanconv.planner.decisions import Decision, remembered
 from leanconv.planner.error_growth import error_units, units_error
 from leanconv.planner.graph_planner import FrontPoint, GraphPlanner, PlacedPlan
@@ -67,7 +66,7 @@ class Planner:
         """Plans of the same network for another `max_error`, and the choices of its layers then."""
         plain, accuracy = self.unmerged, self.unmerged.accuracy
         if not plain.growths:
-            accuracy = replace(accuracy, layer_error=layer_error(max_error, plain.graph.dtype))
+            accuracy = accuracy.within(max_error, plain.graph.dtype)
         given = plain.target, plain.threads, accuracy, max_error, plain.growths, plain.streams
         return Planner(plain.graph, *given)
 

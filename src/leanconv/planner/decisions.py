@@ -32,6 +32,7 @@ from leanconv.operators import Accuracy, NodeContext, operator_of
 from leanconv.operators.conv_node import of_codes, sums_have
 from leanconv.operators.convolution import OPS
 from leanconv.operators.loop import ACCURATE
+from leanconv.planner.error_growth import last_layers
 from leanconv.progress import steps
 from leanconv.records import dataclass, replace
 from leanconv.spec import PLAIN, Format
@@ -71,6 +72,8 @@ class Decision:
 
     def context(self, node: Node, graph: Graph, target: Target, accuracy: Accuracy) -> NodeContext:
         """Return the context that the methods of the node's operator take."""
+        if accuracy.last_error is not None and node.key in last_layers(graph):
+            accuracy = accuracy.of_last
         return NodeContext(node, graph, self.formats(node), target, accuracy)
 
 
@@ -112,7 +115,8 @@ def node_key(
     constant: tuple[float, ...] = tuple(name in graph.constants for name in names)
     if node.op in OPS:
         small = are_small(graph.constants[node.inputs[1]])
-        constant += (small, *saved_products(node, graph))
+        last = node.key in last_layers(graph)
+        constant += (small, last, *saved_products(node, graph))
     elif of_codes(node):
         constant += (sums_have(node, graph),)
     reads = tuple(decision.reads.get(name) for name in names)

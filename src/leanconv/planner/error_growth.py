@@ -10,18 +10,23 @@ of products, pools and activations, whose results err as their inputs do. It doe
 - a root (a logarithm, a power) is taken of numbers near 0, where its slope has no bound: the root
   of what is off by e is off by the root of e.
 
+And it does not grow at all where the layer's results are the network's outputs (`last_layers`).
+
 In float32 nothing of that shows, as what is stated there has room. In halves it does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import prod
+from weakref import WeakKeyDictionary
 
 from leanconv.graph.ir import Graph, Node
 from leanconv.graph.ops import OPS
 from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.passes.fuse_chains import separated
+from leanconv.spec import Activation
 from leanconv.types import FLOATS, HALVES, DType
 
 # Squared errors are counted in squares of this part of the dtype's roundoff, rounded up.
@@ -79,6 +84,52 @@ def _magnifies(node: Node, graph: Graph, users: Mapping[str, list[Node]]) -> fro
     if entry.magnifies and len(running) >= entry.least:
         return frozenset((entry.magnifies,))
     return frozenset()
+
+
+def last_layers(graph: Graph) -> frozenset[str]:
+    """The convolutions whose results are outputs as they are, by `Node.key`: no error grows.
+
+    Elements may be moved behind them, all of them, beside others; an activation may leave some as
+    they are and scale the others down, as `leanconv.conv2d` takes it. All others have nodes behind
+    them that compute, or are added to what the network computed before.
+    """
+    found = _last.get(graph)
+    if found is None:
+        found = _last[graph] = frozenset(_found_last(graph))
+    return found
+
+
+_last: WeakKeyDictionary[Graph, frozenset[str]] = WeakKeyDictionary()
+
+
+def _found_last(graph: Graph) -> Iterator[str]:
+    users, ends = graph.users(), set(graph.outputs)  # of values: those that reach outputs alone
+    for node in reversed(graph.nodes):
+        for name in node.outputs:
+            readers = users[name]
+            if all(reader.key in ends and _moves_all(reader, graph) for reader in readers):
+                ends |= {name} if readers else set()
+            else:
+                ends.discard(name)
+        plain = node.op in _LAYERS and not node.input(3)
+        if plain and node.key in ends and _keeps_size(node.attributes["activation"]):
+            yield node.key
+
+
+_LAYERS = ("Conv", "ConvTranspose")
+
+
+def _keeps_size(activation: Activation | None) -> bool:
+    return activation is None or activation.kind in ("relu", "leaky_relu")
+
+
+def _moves_all(node: Node, graph: Graph) -> bool:
+    """Return whether each element of the inputs is one of the results, which are nothing else."""
+    entry = OPS[node.op]
+    if not (entry.rearranges or entry.moves is not None) or len(node.outputs) > 1:
+        return False
+    sizes = (prod(graph.types[name].shape) for name in node.inputs if name)
+    return prod(graph.types[node.output].shape) >= sum(sizes)
 
 
 def closeness(algorithm: str) -> float:

@@ -111,6 +111,7 @@ def plan_bodies(graph: Graph, target: Target, accuracy: Accuracy) -> None:
 
 
 def _body_plan(body: Graph, target: Target, accuracy: Accuracy, aim: str) -> BodyPlan:
+    accuracy = accuracy.inside
     plan_bodies(body, target, accuracy)
     decisions = resolved_choices(body, target, accuracy, usual_decisions(body, target, accuracy))
     contexts = [

@@ -12,7 +12,12 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.arena import BufferUse
 from leanconv.planner.decisions import Decision, node_key, saved_products
-from leanconv.planner.error_growth import ERROR_GROWTH, closeness, magnified_errors
+from leanconv.planner.error_growth import (
+    ERROR_GROWTH,
+    closeness,
+    last_layers,
+    magnified_errors,
+)
 from leanconv.planner.formats import FormatRules
 from leanconv.planner.lowered_graph import Step
 from leanconv.planner.storage import Views
@@ -230,9 +235,16 @@ class NodeEvaluator:
         if growth is None and node_cost.error > _COARSE:
             more = self._magnified.get(node.key)
             growth = None if more is None else node_cost.growth * more
+        if growth is None and self._is_last(node):
+            growth = 1 / closeness(node_cost.algorithm)
         if parts := self._parts.get(node.key):
             growth = (growth or node_cost.growth) / math.sqrt(parts)
         return node_cost if growth is None else replace(node_cost, growth=growth)
+
+    def _is_last(self, node: Node) -> bool:
+        """Return whether what a node states is what the outputs err by."""
+        whole = self._accuracy.last_error is not None
+        return whole and node.key in last_layers(self._graph)
 
     @cached_property
     def _magnified(self) -> Mapping[str, float]:
