@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from leanconv.algorithms.fused.forms import build, form_of_size
 from leanconv.algorithms.fused.kernel import FusedChain, SumOfParts
 from leanconv.errors import SpecError
+from leanconv.operators.chain_layers import layers_of
 from leanconv.operators.chains import CONV_CHAIN, LAYERS
 from leanconv.spec import Activation
 from leanconv.target import preset
@@ -190,3 +192,26 @@ def test_an_unknown_form_is_refused() -> None:
         CONV_CHAIN.choice_named("columns")
     with pytest.raises(SpecError, match="expected one of"):
         Runner(BLOCKS["residual"]).lower(CONV_CHAIN.choice_named("rows:rows=999,step=1"))
+
+
+WIDE = {"expanded": Block(64, 192, 64, (1, 200)), "separable": Block(192, 0, 192, (1, 200))}
+
+
+@pytest.mark.parametrize("target", ["haswell", "sapphirerapids"])
+@pytest.mark.parametrize(
+    "form", ["panel:rows=14,step=14", "rows:rows=4,step=4", "split:parts=2,step=28"]
+)
+@pytest.mark.parametrize("name", WIDE)
+def test_a_form_of_another_size_has_several_chunks(name: str, form: str, target: str) -> None:
+    """Whatever the height is; and no more than rows demand where a block takes no time."""
+    choice, machine = CONV_CHAIN.choice_named(form), preset(target)
+    for height in (*range(1, 20), 57):
+        (layers,) = layers_of(Runner(replace(WIDE[name], size=(height, 200)), machine).context())
+        made = form_of_size(choice, layers.chain, machine)
+        fused = build(layers.chain, made, machine).chain
+        assert fused.chunks >= 4, height
+        again = form_of_size(made.choice, layers.chain, machine)
+        assert (again.rows, again.parts) == (made.rows, made.parts)
+    (layers,) = layers_of(Runner(replace(WIDE[name], size=(3, 2)), machine).context())
+    made = form_of_size(choice, layers.chain, machine)
+    assert (made.rows, made.parts) == (3, choice.parameters.parts or 1)  # type: ignore[attr-defined]

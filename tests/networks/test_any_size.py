@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import leanconv as lc
 from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.fft.kernel import FftConv
+from leanconv.algorithms.fused.kernel import FusedChain
 from leanconv.algorithms.winograd.kernel import WinogradConv
 from leanconv.codegen import forms, known_forms
 from leanconv.codegen.kernel import Kernel
@@ -139,6 +140,35 @@ def test_blocks_are_exact_at_every_width(stride: int, residual: bool) -> None:
     for height, width in sizes("3x3"):
         check(net, built, height, width)
     assert any("inverted_residual" in step.algorithm for step in net.plan.steps)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+def test_blocks_of_few_rows_are_shared_and_exact(expanded: bool) -> None:
+    """What was chosen for a larger map is one chunk otherwise, for one thread of several."""
+    wide = 192
+    weights = [
+        integers(1, wide, 3, 1, 1),
+        integers(2, wide, 1, 3, 3),
+        integers(3, wide, wide, 1, 1),
+    ]
+    depthwise = {"pads": [1] * 4, "group": wide}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"]),
+        helper.make_node("Conv", ["c", "w1"], ["d"], **depthwise),
+        helper.make_node("Conv", ["d", "w2"], ["y"]),
+    ]
+    expand = [helper.make_node("Conv", ["a", "w3"], ["c"])]
+    nodes[1:1] = expand if expanded else [helper.make_node("Relu", ["a"], ["c"])]
+    built = network(nodes, [*weights, integers(4, wide, wide, 1, 1)])
+    net = lc.load(built, threads=2)
+    for height in (*range(1, 10), 20, 57):
+        check(net, built, height, 150)
+        steps = [step for step in net.plan.steps if step.op == "ConvChain"]  # type: ignore[attr-defined]
+        fused = [
+            kernel for step in steps for kernel in step.kernels if isinstance(kernel, FusedChain)
+        ]
+        assert all(kernel.chunks >= 4 for kernel in fused), height
+    assert fused
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])

@@ -84,7 +84,7 @@ class ConvChain(ChainOperator):
         judged = chain.alone() if context.accuracy.reproducible else chain
         if not chain.any_size or choice.algorithm not in FORM_NAMES:
             return super().estimated(context, choice)
-        form = form_of_size(choice, judged)
+        form = form_of_size(choice, judged, context.target)
         return _costed(form, chain, judged, context.target, layers.in_halves)
 
     def lower(self, context: NodeContext, choice: Choice = AUTO) -> Lowered:
@@ -126,7 +126,7 @@ def _form_of(choice: Choice, chain: Chain, target: Target) -> Form | None:
     if choice == LAYERS:
         return None
     if chain.any_size and choice.algorithm in FORM_NAMES:
-        return form_of_size(choice, chain)
+        return form_of_size(choice, chain, target)
     forms = {form.choice: form for form in cost.possible_forms(chain, target)}
     if choice not in forms:
         raise SpecError(

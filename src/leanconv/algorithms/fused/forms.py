@@ -31,10 +31,12 @@ from leanconv.records import dataclass, field, replace
 from leanconv.spec import ConvSpec
 from leanconv.spec.format import ceil_div
 from leanconv.spec.typical import ANY_COUNT
+from leanconv.symbolic import least
 from leanconv.target import Target
 from leanconv.types import UINT8, DType
 
 FORM_NAMES = ("rows", "panel", "split")
+_LEAST_CHUNKS = 4  # of a block of an open size
 _LEAST_ROWS, _BEST_ROWS, _MOST_ROWS = 7, 14, 16  # of tiles of one vector
 
 
@@ -124,13 +126,32 @@ class Form:
         return Choice(self.name, replace(given, rows=self.rows))
 
 
-def form_of_size(choice: Choice, chain: Chain) -> Form:
-    """A form that was chosen for another size, with chunks and steps that are equal here."""
+def form_of_size(choice: Choice, chain: Chain, target: Target) -> Form:
+    """A form that was chosen for another size, with chunks and steps that are equal here.
+
+    There are `_LEAST_CHUNKS` at least of what takes long enough: of fewer rows, or in more parts
+    where rows are too few or where fewer would expand some of the input twice.
+    """
     given, count = choice.parameters, prod(chain.project.output_size[:-1])
     assert isinstance(given, ChainParameters)
-    step = _equal(count, given.step or given.rows or 1)
-    rows = ceil_div(_equal(count, given.rows or step), step) * step
-    return Form(choice.algorithm, rows, step, given.parts or 1)
+    name, step, parts = choice.algorithm, given.step or given.rows or 1, given.parts or 1
+    rows, batch = given.rows or step, chain.project.batch
+    flops = sum(spec.flops for spec in chain.specs)
+    each = _LEAST_CHUNKS * round(2 * target.fma_units * chain.lanes(target))  # flops, of a cycle
+    if flops >= each * round(target.costs.least_chunk):
+        divides = chain.expand is None or (name == "rows" and batch * count >= _LEAST_CHUNKS)
+        pieces = batch * (count if divides else ceil_div(count, rows))
+        if pieces * parts < _LEAST_CHUNKS and flops >= each * round(target.costs.chunk):
+            more = (n for n in possible_parts(chain, target) if pieces * n >= _LEAST_CHUNKS)
+            parts = next(more, parts)
+            name = "split" if parts > 1 else name
+        strips = ceil_div(_LEAST_CHUNKS, batch * parts)
+        longest = ceil_div(count, strips)
+        if longest > 1 and ceil_div(count, longest) < strips:
+            longest -= 1
+        step, rows = least(step, longest), least(rows, longest)
+    step = _equal(count, step)
+    return Form(name, ceil_div(_equal(count, rows), step) * step, step, parts)
 
 
 def _equal(count: int, most: int) -> int:
