@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
 
+import leanconv as lc
 from leanconv.graph.ops.sampling import MODES, PADDINGS
 from leanconv.kernels import sampling
 from leanconv.kernels.sampling import GridSample
@@ -12,6 +14,7 @@ from leanconv.target import Target
 from leanconv.types import FLOAT32, FLOAT64
 from support.forms import shared
 from support.nodes import TARGETS, Case
+from support.onnx_models import model
 
 targets = pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 
@@ -85,3 +88,13 @@ def test_sizes_share_a_form() -> None:
     how = (FLOAT32, "linear", "zeros", False)
     sizes = [(2, 3, 1, (20, 30), 900), (4, 64, 1, (7, 9), 100)]
     assert shared(GridSample(*how, *size) for size in sizes)
+
+
+@pytest.mark.parametrize(("channels", "reorders"), [(3, 0), (16, 1), (64, 1)])
+def test_many_channels_are_read_in_blocks(channels: int, reorders: int) -> None:
+    """Between planes, too: what is gathered takes longer than two reorders."""
+    shapes = {"x": (1, channels, 80, 80), "grid": (1, 80, 80, 2)}
+    nodes = [helper.make_node("GridSample", ["x", "grid"], ["y"], mode="linear")]
+    net = lc.load(model(nodes, shapes, ["y"], opset=20))
+    around = ["Reorder"] * reorders
+    assert [step.op for step in net.plan.steps] == [*around, "GridSample", *around]

@@ -25,7 +25,7 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import power_below
 from leanconv.codegen.tails import where_any
 from leanconv.errors import UnsupportedError
-from leanconv.graph.ops.sampling import FARTHEST
+from leanconv.graph.ops.sampling import FARTHEST, TAPS
 from leanconv.kernels import KernelContext, any_blocks
 from leanconv.kernels.copy_plan import row_major
 from leanconv.records import dataclass
@@ -36,7 +36,6 @@ from leanconv.types import INT32, DType
 
 Mode = Literal["nearest", "linear", "cubic"]
 Padding = Literal["zeros", "border", "reflection"]
-TAPS: dict[str, int] = {"nearest": 1, "linear": 2, "cubic": 4}  # along one axis
 TILE = 128  # places
 _A = -0.75  # of Keys' kernel
 

@@ -148,6 +148,11 @@ class Operator(ABC):
         its output, if that is of rank 3 or more; otherwise all are plain.
         """
 
+    def policy(self, node: Node, graph: Graph) -> FormatPolicy:
+        """In which format a node is computed where no limit decides."""
+        del node, graph
+        return self.format_policy
+
     def accepts_mixed(self, node: Node) -> bool:
         """Return whether the first input may have another format than other inputs and the output.
 

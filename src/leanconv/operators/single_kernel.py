@@ -16,6 +16,7 @@ from leanconv.graph.ops import OPS
 from leanconv.graph.ops.pointwise import terms_of
 from leanconv.graph.ops.resample import order
 from leanconv.graph.ops.resize import resized_axes
+from leanconv.graph.ops.sampling import TAPS
 from leanconv.kernels import KernelModule
 from leanconv.operators.calls import of_halves
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
@@ -33,16 +34,10 @@ class SingleKernel(Operator):
     Args:
         name: of the module, imported when it is first needed.
         ops: the operations.
-        format_policy: in which format they are computed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        ops: Sequence[str],
-        format_policy: FormatPolicy = FormatPolicy.FOLLOW_INPUTS,
-    ) -> None:
-        self._name, self.ops, self.format_policy = name, tuple(ops), format_policy
+    def __init__(self, name: str, ops: Sequence[str]) -> None:
+        self._name, self.ops = name, tuple(ops)
 
     @cached_property
     def _module(self) -> KernelModule:
@@ -54,6 +49,12 @@ class SingleKernel(Operator):
         seen = graph if half is None else in_float32(graph)
         accepts = getattr(self._module, "accepts_blocked", None)
         return accepts is not None and bool(accepts(node, seen, block))
+
+    def policy(self, node: Node, graph: Graph) -> FormatPolicy:
+        """Prefer blocks from as many channels on as the operation says."""
+        least = OPS[node.op].blocked
+        many = least and graph.types[node.inputs[0]].shape[1] >= least
+        return FormatPolicy.PREFER_BLOCKED if many else FormatPolicy.FOLLOW_INPUTS
 
     def takes_codes(self, node: Node) -> bool:
         """Return whether the module's `CODES_IN_BLOCKS` says so."""
@@ -71,6 +72,8 @@ class SingleKernel(Operator):
             cycles = max(_cycles(node, graph, target), _expression_cycles(node, graph, target))
         elif _interpolates(node):
             cycles = _resized_cycles(node, graph, context.formats, target)
+        elif _is(node, "sampling", "deform"):
+            cycles = _sampled_cycles(node, graph, context.formats, target)
         else:
             cycles = _cycles(node, graph, target)
         return [replace(AUTO, cycles=cycles, error=_rounding(context.node, context.graph))]
@@ -236,11 +239,24 @@ def _mixing(
     return single, vectors, source.elements
 
 
+_GATHERED = 3  # element moves of a cell that is gathered
+_BLENDED = 2  # vector moves of a cell of a block
+
+
+def _sampled_cycles(
+    node: Node, graph: Graph, formats: Mapping[str, Format], target: Target
+) -> float:
+    """Estimated cycles of reading between pixels: cells are gathered, or vectors of a block."""
+    x, costs, block = graph.types[node.inputs[0]], target.costs, formats[node.inputs[0]].block
+    taps = TAPS[node.attributes.get("mode", "linear")] ** (len(x.shape) - 2)
+    each = _BLENDED * costs.vector_move / block if block else _GATHERED * costs.element_move
+    cells = taps * graph.types[node.output].elements
+    return float(_cycles(node, graph, target) + cells * each)
+
+
 def _single(name: str) -> SingleKernel:
     ops = [op for op, each in OPS.items() if each.kernel == name]
-    blocked = any(OPS[op].blocked for op in ops)
-    policy = FormatPolicy.PREFER_BLOCKED if blocked else FormatPolicy.FOLLOW_INPUTS
-    return SingleKernel(f"leanconv.kernels.{name}", ops, policy)
+    return SingleKernel(f"leanconv.kernels.{name}", ops)
 
 
 SINGLE_KERNELS = tuple(_single(name) for name in sorted({e.kernel for e in OPS.values()} - {""}))

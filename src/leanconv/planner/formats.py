@@ -88,7 +88,7 @@ class FormatRules:
             yield {}, PLAIN
             return
         accepted = self.accepts_blocked(node)
-        only = operator_of(node).format_policy is FormatPolicy.BLOCKED_ONLY
+        only = operator_of(node).policy(node, self.graph) is FormatPolicy.BLOCKED_ONLY
         blocks_only, mixed = accepted and only, self.accepts_mixed(node)
         for writes in (self.blocked,) if blocks_only else (PLAIN, self.blocked):
             if writes.block and not accepted:
@@ -152,16 +152,17 @@ def choose_formats(
     if not writes_images and not images:
         return {}, PLAIN
     operator, accepted = operator_of(node), rules.accepts_blocked(node)
-    only = operator.format_policy is FormatPolicy.BLOCKED_ONLY
+    policy = operator.policy(node, rules.graph)
+    only = policy is FormatPolicy.BLOCKED_ONLY
     if node.key in rules.planes or (not only and _between_planes(rules, now, images, users)):
         return dict.fromkeys(images, PLAIN), PLAIN
     chosen = rules.blocked if accepted else PLAIN
-    if accepted and operator.format_policy is FormatPolicy.FOLLOW_INPUTS:
+    if accepted and policy is FormatPolicy.FOLLOW_INPUTS:
         sizes = {PLAIN: 0, rules.blocked: 0}
         for name in images:
             sizes[rules.blocked if now(name).block else PLAIN] += rules.graph.types[name].elements
         chosen = rules.blocked if sizes[rules.blocked] >= max(1, sizes[PLAIN]) else PLAIN
-    elif accepted and operator.format_policy is FormatPolicy.PREFER_BLOCKED:
+    elif accepted and policy is FormatPolicy.PREFER_BLOCKED:
         others = [user for user in users if user.key not in rules.planes]
         wanted = any(user.op != "Reshape" and rules.accepts_blocked(user) for user in others)
         if operator.accepts_mixed(node) and not wanted:

@@ -97,7 +97,8 @@ class Op:
             stand for others; None where inputs are fit that have the same sizes.
         kernel: the module of `kernels` that computes it; "" where several may, or operations that
             take its place.
-        blocked: whether that is better in blocks of channels, whatever its inputs are in.
+        blocked: from how many channels on that is better in blocks of them, whatever its inputs
+            are in; 0: never.
         since: the opset from which on files have it by its name, with one input and the parameters
             of its activation; 0 where a rule says what becomes of a node of a file.
         single: the inputs that hold float32 where other floats are float64: scales of codes.
@@ -135,7 +136,7 @@ class Op:
     convolves: bool = False
     fitting: Callable[[Types, Attributes], Types] | None = None
     kernel: str = ""
-    blocked: bool = False
+    blocked: int = 0
     since: int = 0
     single: tuple[int, ...] = ()
 

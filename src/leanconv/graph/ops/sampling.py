@@ -32,6 +32,7 @@ from leanconv.units import shape_text
 
 MODES = ("nearest", "linear", "cubic")
 MOST_SAMPLES = 256  # of a bin along an axis, where a file says so
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # cells of a place along an axis, by mode
 PADDINGS = ("zeros", "border", "reflection")
 FARTHEST = 2.0**62  # a place of GridSample beyond, or that is no number, is the first one, -1
 _A = -0.75  # of Keys' kernel
@@ -286,7 +287,7 @@ OPS: dict[str, Op] = {
         precise=slice(1, None),
         working=4,
         kernel="roi_align",
-        blocked=True,
+        blocked=1,
     ),
     "DeformColumns": single(
         _infer_columns,
@@ -296,7 +297,7 @@ OPS: dict[str, Op] = {
         _work_columns,
         precise=slice(1, 2),
         kernel="deform",
-        blocked=True,
+        blocked=1,
     ),
     "GridSample": single(
         _infer_grid,
@@ -308,5 +309,6 @@ OPS: dict[str, Op] = {
         working=0,
         places=6,
         kernel="sampling",
+        blocked=16,
     ),
 }
