@@ -10,8 +10,9 @@ import pytest
 
 from leanconv.algorithms import select
 from leanconv.algorithms.interface import Candidate
-from leanconv.algorithms.magnitudes import sum_bits
+from leanconv.algorithms.magnitudes import PairTraits, sum_bits
 from leanconv.algorithms.problem import Problem
+from leanconv.codegen.dot import fitting_lanes
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.host import check_runs_here, host
 from leanconv.errors import SpecError
@@ -104,6 +105,10 @@ def candidate(
     given = replace(problem(spec, target), any_size=any_size)
     if w is not None:
         given = replace(given, sum_bits=sum_bits(w, spec.precision.x))
+        lanes = fitting_lanes(target)
+        if lanes and w.dtype == np.int8:
+            excess = PairTraits.of(w, lanes).excess_in(spec.groups, w.shape[1])
+            given = replace(given, excess=excess)
     return select.choose(given, target, select.choice_named(choice))
 
 

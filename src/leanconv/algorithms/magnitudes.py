@@ -32,13 +32,14 @@ import numpy as np
 from leanconv.algorithms.problem import Problem, products, walk_steps
 from leanconv.graph.edit import release_read
 from leanconv.graph.factors import LEAST_TAPS, Factors, factors_of
-from leanconv.graph.zeros import LEAST, MOST_PIXELS, Zeros, known, zeros_of
+from leanconv.graph.zeros import LEAST, MOST_PIXELS, Known, Zeros, known, zeros_of
 from leanconv.records import dataclass, replace
 from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype
 
 # Bits that are distinguished: those that tiles of Winograd leave (`leanconv.winograd.variants`).
 # Layers that differ in nothing else share what is chosen for them.
 _TOLD_APART = (26, 28, 30, 32)
+_TWO, _GROUP = 128, 4  # most that two weights are together, weights of a group
 
 
 def sum_bits(w: np.ndarray, codes: DType) -> int:
@@ -57,6 +58,58 @@ def sum_bits(w: np.ndarray, codes: DType) -> int:
     least = int((up * low - down * high).min(initial=0))
     needed = 1 + max(largest.bit_length(), (-least - 1).bit_length() if least else 0)
     return next((bits for bits in _TOLD_APART if needed <= bits), _TOLD_APART[-1])
+
+
+@dataclass(frozen=True)
+class PairTraits:
+    """Which weights may be multiplied by unsigned bytes with sums of two products in int16.
+
+    Two of one sign that are together 128 at most: 255 * 128 < 2^15.
+
+    Attributes:
+        excess: vectors of groups of four input channels in which two neighbours are more.
+        neighbours: whether no neighbours are more, wherever a group begins.
+        narrow: whether no two weights are more.
+    """
+
+    excess: int
+    neighbours: bool
+    narrow: bool
+
+    @staticmethod
+    def of(w: np.ndarray, lanes: int) -> PairTraits:
+        """The traits of int8 weights (K, C/g, taps…), with `lanes` outputs in a vector."""
+        if isinstance(w, Known):
+            assert isinstance(w.pairs, PairTraits), "a stand-in without what is known of its pairs"
+            return w.pairs
+        w = w.reshape(*w.shape[:2], -1)
+        if not w.size or (2 * int(w.min()) >= -_TWO and 2 * int(w.max()) <= _TWO):
+            return PairTraits(0, True, True)
+        excess, neighbours = 0, True
+        step = lanes * max(1, _PIECE // max(1, lanes * w[0].size))
+        for first in range(0, len(w), step):
+            part = w[first : first + step]
+            rest = -part.shape[1] % _GROUP
+            bad = exceeding(np.pad(part, ((0, -len(part) % lanes), (0, rest), (0, 0))))
+            groups = bad[:, ::2].reshape(-1, lanes, bad.shape[1] // _GROUP + 1, 2, w.shape[2])
+            excess += int(groups.any(axis=(1, 3)).sum())
+            neighbours = neighbours and not bad.any()
+        release_read(w)
+        return PairTraits(excess, neighbours, narrow=False)
+
+    def excess_in(self, groups: int, inputs: int) -> int | None:
+        """Return `excess` for a convolution; of one with groups 0, or None if some pairs exceed."""
+        if groups == 1:
+            return self.excess
+        return 0 if (self.narrow if inputs == 1 else self.neighbours) else None
+
+
+def exceeding(w: np.ndarray) -> np.ndarray:
+    """Mark weights (K, C, taps) that are too large together with the next input channel's."""
+    up = np.maximum(w, 0).astype(np.int16)
+    down = w - up
+    high, low = up[:, :-1] + up[:, 1:], down[:, :-1] + down[:, 1:]
+    return np.asarray((high > _TWO) | (low < -_TWO))
 
 
 def alike(w: np.ndarray) -> int:
@@ -190,7 +243,7 @@ def factors_in(w: np.ndarray, least_taps: int = LEAST_TAPS) -> Factors | None:
     return factors_of(w, walk_steps(math.prod(w.shape[2:])), least_taps)
 
 
-def stand_in(w: np.ndarray, pixels: int) -> np.ndarray:
+def stand_in(w: np.ndarray, pixels: int, lanes: int | None = None) -> np.ndarray:
     """An array of the same shape without bytes of its own, of which algorithms say the same.
 
     It is small if the weights are, and has their zeros and factors; sums of products with integers
@@ -199,14 +252,16 @@ def stand_in(w: np.ndarray, pixels: int) -> np.ndarray:
     Args:
         w: the weights (K, C/g, taps…).
         pixels: outputs of each filter, of all images, or fewer.
+        lanes: of the vectors whose `PairTraits` are wanted; None if nobody asks for any.
     """
-    dtype = _computed(w)
+    dtype, pairs = _computed(w), None
     value = dtype.least_normal if are_small(w) else 0.0
     if dtype in (INT8, UINT8) and w.size:
         value = alike(w)
+        pairs = PairTraits.of(w, lanes) if lanes and dtype == INT8 else None
         release_read(w)
     found = np.broadcast_to(np.array(value, w.dtype), w.shape)
-    return known(found, zeros_of(w, sliced=pixels <= MOST_PIXELS), factors_in(w))
+    return known(found, zeros_of(w, sliced=pixels <= MOST_PIXELS), factors_in(w), pairs)
 
 
 def _computed(w: np.ndarray) -> DType:

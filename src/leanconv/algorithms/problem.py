@@ -78,6 +78,8 @@ class Problem:
             that is not known, or weights are data.
         sum_bits: bits, the sign counted, that every sum of products of codes has (`magnitudes`);
             32 where the weights are not known.
+        excess: vectors of groups of weights two of which may overflow int16 where the machine adds
+            up products of bytes by twos; None where that is not known (`magnitudes.PairTraits`).
         folds_shift: whether there is a bias to which the planner adds the correction for a kernel's
             shift of the codes (`GroupedConv.code_shift`).
         weights_change: whether each run packs the weights, which are data: methods that transform
@@ -97,6 +99,7 @@ class Problem:
     zeros: Zeros | None = None
     factors: Factors | None = None
     sum_bits: int = 32
+    excess: int | None = None
     folds_shift: bool = False
     weights_change: bool = False
     propagation: Propagation = Propagation.FORWARD

@@ -276,7 +276,7 @@ def traits_of(spec: LayerSpec, options: PlanOptions) -> Callable[[np.ndarray], H
         return functools.partial(_traits, spec, options=options)
     from leanconv.api.compiled_graph import weight_traits
 
-    return functools.partial(weight_traits, spec)
+    return functools.partial(weight_traits, spec, target=planning_target())
 
 
 def _traits(spec: ConvSpec, w: np.ndarray, options: PlanOptions) -> WeightTraits:

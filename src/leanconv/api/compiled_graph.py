@@ -22,6 +22,7 @@ from leanconv.graph.codes import signed_weights
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.limits import Limits
 from leanconv.graph.value import Value
+from leanconv.operators.conv_node import pairs_in
 from leanconv.operators.operator import Accuracy
 from leanconv.planner.budget import Planner
 from leanconv.planner.compiled_network import lower, place, planned, running_calls
@@ -40,6 +41,7 @@ from leanconv.runtime.pool import default_threads
 from leanconv.runtime.portable import PortableProgram
 from leanconv.spec import NHWC, ConvSpec
 from leanconv.spec.transposed import TransposedSpec
+from leanconv.target import Target
 from leanconv.types import FLOAT32, UINT8
 
 _INTEGERS = "conv"  # the node of a convolution of integers
@@ -130,7 +132,7 @@ class CompiledGraph(CompiledLayer):
         self._preparation: Preparation | None = None
         self._kinds = kinds_of(constants)
         self._accuracy, self._target = accuracy, target
-        self._traits = weight_traits(spec, constants.w)
+        self._traits = weight_traits(spec, constants.w, target)
 
     def pack(self, constants: Constants, block: Block) -> None:
         """Pack constants into a block.
@@ -140,7 +142,7 @@ class CompiledGraph(CompiledLayer):
             weights are such that they would be computed otherwise.
         """
         check_kinds(constants, self._kinds)
-        if weight_traits(self.spec, constants.w) != self._traits:
+        if weight_traits(self.spec, constants.w, self._target) != self._traits:
             raise InputError(
                 "w has sums of more or fewer bits, or is far smaller or larger, than the weights "
                 "that were planned for; expected such: plan it once more"
@@ -179,13 +181,13 @@ def _reads(call: PackCall, given: Sequence[np.ndarray]) -> bool:
     return any(0 <= address - array.ctypes.data < array.nbytes for array in given)
 
 
-def weight_traits(spec: LayerSpec, w: np.ndarray) -> Hashable:
+def weight_traits(spec: LayerSpec, w: np.ndarray, target: Target) -> Hashable:
     """Return the properties of weights that decide how a layer is computed with them."""
     if isinstance(spec, TransposedSpec):
         return are_small(w)
     x = spec.precision.x
     codes, left = signed_weights(w, _NO_ZERO, x == UINT8)
-    return str(codes.dtype), left is None, sum_bits(codes, x)
+    return str(codes.dtype), left is None, sum_bits(codes, x), pairs_in(codes, target)
 
 
 def _graph_of(spec: LayerSpec, constants: Constants) -> Graph:

@@ -19,9 +19,13 @@ row:
 which is a ± 128. The surplus in the sums, ± 128 times the sum of a group of `b`, is computed
 once for each vector of `b` and taken off each of its products; or it is *folded*: the sums begin
 with what all of it is. *Two pmaddwd*: even and odd bytes as 16 bits, in WebAssembly by
-i32x4.dot_i16x8_s; pmaddubsw is no row, for it saturates sums of two products. Where there is no
-pmaddwd either, each element is widened to a lane of its own. Where vdpbf16ps starts no more
-products than multiply-adds do, halves are multiplied as float32 (`pairs_pay`).
+i32x4.dot_i16x8_s. Where there is no pmaddwd either, each element is widened to a lane of its own.
+Where vdpbf16ps starts no more products than multiply-adds do, halves are multiplied as float32
+(`pairs_pay`).
+
+pmaddubsw is no row, for it saturates sums of two products. But weights may be such that no such sum
+exceeds int16 (`magnitudes.PairTraits`): then it is the *way* of u8s8, and of s8s8 that is folded,
+on x86 without vpdpbusd, with pmaddwd by ones behind it.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ from leanconv.types import (
     Precision,
 )
 
-Way = Literal["fma", "vnni", "dotprod", "pairs", "wasm", "lanes", "brain"]
+Way = Literal["fma", "vnni", "dotprod", "bytes", "pairs", "wasm", "lanes", "brain"]
 Parts = tuple[Value, ...]  # an operand, prepared once for all products that it is a factor of
 
 # x, w and sums: how many elements are a group.
@@ -62,13 +66,17 @@ _INSTRUCTIONS: Mapping[Way, Mapping[tuple[DType, DType], str]] = {
     "vnni": {(UINT8, INT8): "x86.avx512.vpdpbusd", (INT16, INT16): "x86.avx512.vpdpwssd"},
     "brain": {(BFLOAT16, BFLOAT16): "x86.avx512bf16.dpbf16ps"},
     "dotprod": {(INT8, INT8): "aarch64.neon.sdot", (UINT8, UINT8): "aarch64.neon.udot"},
+    "bytes": {(UINT8, INT8): "x86"},
 }
+_CODES = Precision(UINT8, INT8, INT32, INT32)
 _PAIR = 2  # elements of a group of bfloat16
 _OTHER_SIGN: Mapping[DType, DType] = {UINT8: INT8, INT8: UINT8}
 _HIGHEST_BITS = -0x7F7F7F80  # of four bytes, as an int32
 _SHIFTED_ZERO = -0x80  # as an int8
 _OF_PAIRS: Mapping[str, Way] = {"avx2": "pairs", "avx512": "pairs", "wasm": "wasm"}
-_PMADDWD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}  # by lanes of sums
+# By lanes of sums.
+_PMADDWD = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+_PMADDUBSW = {4: "ssse3.pmadd.ub.sw.128", 8: "avx2.pmadd.ub.sw", 16: "avx512.pmaddubs.w.512"}
 
 
 @dataclass(frozen=True)
@@ -79,9 +87,9 @@ class Dot:
         a, b: element types of the operand that is broadcast and of the one in vectors.
         accumulate: type of the sums.
         group: elements whose products are added up in one lane.
-        way: `"fma"`; `"vnni"`, `"dotprod"`, `"brain"`: one instruction for a group; `"pairs"`:
-            pmaddwd of 16 bits; `"wasm"`: the same by WebAssembly's name; `"lanes"`: every element
-            widened to a lane.
+        way: `"fma"`; `"vnni"`, `"dotprod"`, `"brain"`: one instruction for a group; `"bytes"`:
+            pmaddubsw, whose sums of two fit; `"pairs"`: pmaddwd of 16 bits; `"wasm"`: the same by
+            WebAssembly's name; `"lanes"`: every element widened to a lane.
         folded: whether the sums begin with what a shift of `a` adds, so that nothing is taken off.
     """
 
@@ -134,7 +142,7 @@ class Dot:
         kind = acc.kind
         for x, w in zip(a, b, strict=True):
             if self.way == "pairs":
-                acc += e.intrinsic(f"llvm.x86.{_PMADDWD[lanes_of(kind)]}", kind, x, w)
+                acc += _pair_sums(e, kind, x, w)
             elif self.way == "wasm":
                 acc += e.intrinsic("llvm.wasm.dot", kind, x, w)
             else:
@@ -156,7 +164,12 @@ class Dot:
         return (128 if self.a == INT8 else -128) if self.shifted else 0
 
     def _grouped(self, e: Function, acc: Value, a: Value, b: Value) -> Value:
-        """The sums with a group of products, by one instruction."""
+        """The sums with a group of products, by one instruction; of bytes by two."""
+        if self.way == "bytes":
+            lanes = lanes_of(acc.kind)
+            pairs = vector("i16", 2 * lanes)
+            twos = e.intrinsic(f"llvm.x86.{_PMADDUBSW[lanes]}", pairs, a, b)
+            return acc + _pair_sums(e, acc.kind, twos, e.const(pairs, 1))
         name = _instruction(self.way, self.a, self.b)
         types = f"{mangled(acc.kind)}.{mangled(a.kind)}"
         if self.way in ("vnni", "brain"):
@@ -176,6 +189,11 @@ class Dot:
             return (e.convert("bitcast", words, elements),)
         pairs = e.convert("bitcast", words, vector("i16", 2 * lanes))
         return _field(e, pairs, dtype, 16, 0), _field(e, pairs, dtype, 16, bits)
+
+
+def _pair_sums(e: Function, kind: str, a: Value, b: Value) -> Value:
+    """The sums of two products of int16 in each lane, by pmaddwd."""
+    return e.intrinsic(f"llvm.x86.{_PMADDWD[lanes_of(kind)]}", kind, a, b)
 
 
 def _field(e: Function, words: Value, dtype: DType, whole: int, place: int) -> Value:
@@ -226,6 +244,18 @@ def way_of(precision: Precision, target: Target) -> Way:
     return _OF_PAIRS.get(target.isa, "lanes")
 
 
+def takes_bytes(precision: Precision, target: Target) -> bool:
+    """Return whether a target multiplies bytes faster where no sum of two overflows int16."""
+    codes = precision.x in _OTHER_SIGN and precision.w == INT8
+    known = target.costs.u8s8_fitting_products is not None
+    return known and codes and way_of(precision, target) == "pairs"
+
+
+def fitting_lanes(target: Target) -> int | None:
+    """Return the lanes of vectors of weights of which it matters whether sums of two fit int16."""
+    return target.lanes(INT32) if takes_bytes(_CODES, target) else None
+
+
 def pairs_pay(precision: Precision, target: Target) -> bool:
     """Return whether pairs of bfloat16 are multiplied faster than as float32."""
     known = precision.x == precision.w == BFLOAT16 and precision.accumulate == FLOAT32
@@ -238,22 +268,28 @@ def pairs_per_cycle(target: Target) -> float:
     return (target.costs.bf16_products or 0.0) / (_PAIR * target.lanes(FLOAT32))
 
 
-def dots_per_cycle(precision: Precision, target: Target, folded: bool = False) -> float:
+def dots_per_cycle(
+    precision: Precision, target: Target, folded: bool = False, way: Way | None = None
+) -> float:
     """Return the vectors of groups that a target multiplies and adds in a cycle.
 
     Args:
         precision: of the operands.
         target: the machine.
         folded: as `Dot` has it; then a tile of four vectors flips a group for four products.
+        way: that of the target if None.
     """
     group, costs = group_of(precision), target.costs
     products = costs.u8s8_products if precision.x.bytes == 1 else costs.s16_products
+    products = costs.u8s8_fitting_products if way == "bytes" else products
     if group == 1 or products is None:
         return target.fma_units
-    dot = dot_of(precision, way_of(precision, target))
+    dot = dot_of(precision, way or way_of(precision, target))
     rate = products / (group * target.lanes(precision.accumulate))
     if not dot.shifted:
         return rate
+    if way == "bytes":  # two vectors, three instructions of each
+        return rate * 6 / 7
     return rate * 4 / 5 if folded else rate / 2
 
 

@@ -74,18 +74,21 @@ class Zeros:
 
 
 class Known(np.ndarray):
-    """An array that stands for weights whose zeros are known, and their `factors.Factors`."""
+    """An array that stands for weights of which zeros are known, `Factors`, and `PairTraits`."""
 
     zeros: Zeros | None = None
     factors: object = None
+    pairs: object = None
 
 
-def known(stand_in: np.ndarray, zeros: Zeros | None, factors: object) -> np.ndarray:
-    """Return an array of which `zeros_of` and `factors_of` say so: it stands for such weights."""
-    if zeros is None and factors is None:
+def known(
+    stand_in: np.ndarray, zeros: Zeros | None, factors: object, pairs: object = None
+) -> np.ndarray:
+    """Return an array of which `zeros_of` and the like say so: it stands for such weights."""
+    if zeros is None and factors is None and pairs is None:
         return stand_in
     found = stand_in.view(Known)
-    found.zeros, found.factors = zeros, factors
+    found.zeros, found.factors, found.pairs = zeros, factors, pairs
     return found
 
 

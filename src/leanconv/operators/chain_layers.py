@@ -30,7 +30,7 @@ from leanconv.graph.ops.chain import (
 )
 from leanconv.kernels.quantised_steps import operands
 from leanconv.operators.calls import of_halves, reordered
-from leanconv.operators.conv_node import ConvNode, precision_of
+from leanconv.operators.conv_node import ConvNode, excess_in, precision_of
 from leanconv.operators.operator import FormatPolicy, NodeContext, Operator
 from leanconv.records import cached_property, dataclass, replace
 from leanconv.spec import PLAIN, ConvSpec, Format
@@ -117,6 +117,7 @@ class ChainLayers:
             image,
             self._border,
             tuple(stage for stage, _ in self._tables.values()),
+            tuple(excess_in(conv, graph, context.target) for conv in convs if self.has_codes),
         )
 
     @property

@@ -24,9 +24,9 @@ from leanconv.algorithms import select
 from leanconv.algorithms.common.conv import Conv, GroupedConv
 from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.interface import Candidate
-from leanconv.algorithms.magnitudes import WeightTraits, are_small, sum_bits
+from leanconv.algorithms.magnitudes import PairTraits, WeightTraits, are_small, sum_bits
 from leanconv.algorithms.problem import Problem, default_error, half_error
-from leanconv.codegen.dot import dot_of, group_of, way_of
+from leanconv.codegen.dot import dot_of, fitting_lanes, group_of, takes_bytes, way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window, triple
 from leanconv.errors import UnsupportedError
@@ -38,7 +38,8 @@ from leanconv.operators.operator import NodeContext
 from leanconv.records import cached_property, replace
 from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.spec.requantise import Quantisation, Requantise
-from leanconv.types import HALVES, INT32, SINGLE, UINT8, DType, Precision
+from leanconv.target import Target
+from leanconv.types import HALVES, INT8, INT32, SINGLE, UINT8, DType, Precision
 from leanconv.units import shape_text
 
 _CONSTANTS, _CODE_CONSTANTS = (1, 2, 4), (1, 2, 3, 5)  # inputs that are packed, of codes the latter
@@ -138,7 +139,29 @@ def sums_have(node: Node, graph: Graph) -> int:
     return known
 
 
+def pairs_in(w: np.ndarray, target: Target) -> PairTraits | None:
+    """Return what is known of pairs of int8 weights; None where a target has no use for it."""
+    lanes = fitting_lanes(target)
+    if lanes is None or w.dtype != INT8.numpy or w.ndim < 3:
+        return None
+    case = number_of(w), lanes
+    known = _pairs.get(case)
+    if known is None:
+        if len(_pairs) >= _MOST_KNOWN:
+            _pairs.clear()
+        known = _pairs[case] = PairTraits.of(w, lanes)
+    return known
+
+
+def excess_in(node: Node, graph: Graph, target: Target) -> int | None:
+    """Return `Problem.excess` of a convolution of codes, its groups not merged."""
+    w, groups = graph.constants[node.inputs[1]], node.attributes["group"]
+    pairs = pairs_in(w, target)
+    return None if pairs is None else pairs.excess_in(groups, w.shape[1])
+
+
 _sum_bits: dict[tuple[int, DType], int] = {}  # by the weights' number
+_pairs: dict[tuple[int, int], PairTraits] = {}
 _MOST_KNOWN = 4096
 
 
@@ -274,7 +297,9 @@ class ConvNode:
             return replace(made, weights_change=True)
         made = replace(made, weights_from_dram=context.accuracy.weights_from_dram)
         if self.of_codes:
-            return replace(made, sum_bits=sums_have(node, graph), folds_shift=True)
+            excess = excess_in(node, graph, context.target)
+            bits = sums_have(node, graph)
+            return replace(made, sum_bits=bits, excess=excess, folds_shift=True)
         if is_transposed(node):  # its phases have other zeros and filters each
             return replace(made, small_weights=are_small(self.weights))
         pixels = made.conv.batch * prod(made.conv.window.out)
@@ -391,8 +416,10 @@ class ConvNode:
         node, types = self.node, self.precision
         if node.input(2) or not self.of_codes:
             return bool(node.input(2))
-        dot = dot_of(types, way_of(types, self.context.target))
-        return bool(node.attributes["x_zero"]) or dot.shifted
+        way = way_of(types, self.context.target)
+        if takes_bytes(types, self.context.target) and not self.of_data:
+            way = "bytes"  # perhaps
+        return bool(node.attributes["x_zero"]) or dot_of(types, way).shifted
 
 
 def _code_channels(

@@ -15,6 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from leanconv.algorithms.magnitudes import stand_in
+from leanconv.codegen.dot import fitting_lanes
 from leanconv.errors import BudgetError, SpecError
 from leanconv.graph.ir import Graph
 from leanconv.graph.passes.fuse_blocks import mergeable
@@ -58,7 +59,7 @@ class Planner:
         growths: Mapping[str, float] = MappingProxyType({}),
         streams: bool = False,
     ) -> None:
-        given = skeleton(graph), target, threads, accuracy, max_error
+        given = skeleton(graph, fitting_lanes(target)), target, threads, accuracy, max_error
         self.unmerged = GraphPlanner(*given, growths=growths, streams=streams)
         self._merging = {0: self.unmerged}
 
@@ -229,27 +230,32 @@ class Planner:
         )
 
 
-def skeleton(graph: Graph) -> Graph:
+def skeleton(graph: Graph, lanes: int | None = None) -> Graph:
     """The graph with the shapes of the convolutions' weights, but not their bytes.
 
     The constants in place of weights that are too small to be transformed are as small.
 
     Other constants keep their values, as the lowering of a node may depend on them.
+
+    Args:
+        graph: the network.
+        lanes: as of `stand_in`.
     """
     packed = remembered(graph, "weights", _packed_alone)
     memo = {} if graph.origin is None else graph.origin.memo.setdefault("shapes of weights", {})
 
     def bare(name: str) -> np.ndarray:
-        key = name, packed[name] <= MOST_PIXELS
+        key = name, packed[name] <= MOST_PIXELS, lanes
         if key not in memo:
-            memo[key] = stand_in(graph.constants[name], packed[name])
+            memo[key] = stand_in(graph.constants[name], packed[name], lanes)
         found: np.ndarray = memo[key]
         return found
 
     constants = {
         name: bare(name) if name in packed else array for name, array in graph.constants.items()
     }
-    return replace(with_regions(graph, skeleton), constants=constants)
+    within = with_regions(graph, lambda inner: skeleton(inner, lanes))
+    return replace(within, constants=constants)
 
 
 def _packed_alone(graph: Graph) -> dict[str, int]:

@@ -22,6 +22,7 @@ from leanconv.algorithms.magnitudes import are_small, factors_in
 from leanconv.algorithms.parameters import AUTO, Choice
 from leanconv.canonical import canonical_text
 from leanconv.codegen.cache import DiskCache, entries_in
+from leanconv.codegen.dot import fitting_lanes
 from leanconv.codegen.keys import choice_key
 from leanconv.errors import LeanConvError, SpecError
 from leanconv.graph.ir import Graph, Node, Origin, TensorType
@@ -29,7 +30,7 @@ from leanconv.graph.ops import OPS as OPERATIONS
 from leanconv.graph.ops import infer_node
 from leanconv.graph.zeros import zeros_of
 from leanconv.operators import Accuracy, NodeContext, operator_of
-from leanconv.operators.conv_node import of_codes, sums_have
+from leanconv.operators.conv_node import of_codes, pairs_in, sums_have
 from leanconv.operators.convolution import OPS
 from leanconv.operators.loop import ACCURATE
 from leanconv.planner.error_growth import last_layers
@@ -97,16 +98,17 @@ def node_key(
     node: Node,
     graph: Graph,
     decision: Decision,
+    target: Target,
     types: Mapping[str, TensorType] | None = None,
 ) -> str:
     """All that a node's choices depend on besides target and accuracy: not names.
 
     Of weights it says whether they are so small that transforms would lose them, and what saves
-    products, or how many bits the sums of products of codes have. Which axes are open decides, too:
-    kernels of any size.
+    products, or how many bits the sums of products of codes have, and whether those of two fit 16.
+    Which axes are open decides, too: kernels of any size.
 
     Args:
-        node, graph, decision: for which an algorithm is chosen.
+        node, graph, decision, target: for which an algorithm is chosen.
         types: of its values, if others than the graph's.
     """
     names = (*node.inputs, *node.outputs)
@@ -119,6 +121,7 @@ def node_key(
         constant += (small, last, *saved_products(node, graph))
     elif of_codes(node):
         constant += (sums_have(node, graph),)
+    constant += fitting_pairs(node, graph, target)
     reads = tuple(decision.reads.get(name) for name in names)
     open_axes = tuple(graph.open_axes.get(name, ()) for name in names)
     known = _texts.setdefault(node, {})
@@ -136,6 +139,15 @@ def node_key(
 # By node: shapes of one network share most nodes.
 _texts: WeakKeyDictionary[Node, dict[object, str]] = WeakKeyDictionary()
 _MOST_TEXTS = 32
+
+
+def fitting_pairs(node: Node, graph: Graph, target: Target) -> tuple[int, ...]:
+    """What is known of pairs of the weights of a node's convolutions of codes; else empty."""
+    if fitting_lanes(target) is None:
+        return ()
+    names = operator_of(node).packed_inputs(node)
+    found = (pairs_in(graph.constants[n], target) for n in names if n in graph.constants)
+    return tuple(n for each in found if each for n in (each.excess, each.neighbours, each.narrow))
 
 
 def resolved_choices(
@@ -165,7 +177,7 @@ def choices_of(
     graph: Graph, target: Target, accuracy: Accuracy, given: Sequence[tuple[Node, Decision]]
 ) -> list[Choice]:
     """The cost model's choices for some nodes in the formats of decisions."""
-    cases = [_case(node, graph, decision) for node, decision in given]
+    cases = [_case(node, graph, decision, target) for node, decision in given]
     choice_of = _choices({case.key: case for case in cases}, graph, target, accuracy)
     return [choice_of[case.key] for case in cases]
 
@@ -180,10 +192,10 @@ class _Case:
     key: str
 
 
-def _case(node: Node, graph: Graph, decision: Decision) -> _Case:
+def _case(node: Node, graph: Graph, decision: Decision, target: Target) -> _Case:
     node = fixed(node)  # pads that follow from open sizes: there are few of them
     types = representative_types(node, graph)
-    return _Case(node, decision, types, node_key(node, graph, decision, types))
+    return _Case(node, decision, types, node_key(node, graph, decision, target, types))
 
 
 def _choices(

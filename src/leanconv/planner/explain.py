@@ -273,6 +273,8 @@ class _Names:
             if node.op == "Expression":
                 words = f"{algorithm} {', '.join(term.op for term in terms_of(node))}"
             shown = str(choice.parameters).replace("=", " ").replace(",", ", ")
+            if algorithm == "direct":  # of codes
+                shown = self._parameters(node, node_cost.decision)
             return {"words": words, "parameters": shown, "selector": None}
         parameters = self._parameters(node, node_cost.decision)
         form = re.match(r"F(\([^)]*\))|([\d.]+% of the weights are 0)", parameters)
@@ -283,7 +285,7 @@ class _Names:
 
     def _parameters(self, node: Node, decision: Decision) -> str:
         plan = self._plan
-        key = node_key(node, plan.graph, decision), decision.choice
+        key = node_key(node, plan.graph, decision, plan.target), decision.choice
         if key not in self._known:
             context = decision.context(node, plan.graph, plan.target, plan.accuracy)
             made = convolution.CONVOLUTION.details(context, decision.choice)

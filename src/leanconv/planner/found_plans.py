@@ -24,6 +24,7 @@ from leanconv.operators import Accuracy, operator_of
 from leanconv.planner.budget import Planner
 from leanconv.planner.decisions import (
     Decision,
+    fitting_pairs,
     resolved_choices,
     usual_extents,
     usual_graph,
@@ -292,6 +293,7 @@ def _key(planner: GraphPlanner) -> str:
         "" if planner.max_error is None else planner.max_error.hex(),
         canonical_text(sorted(planner.graph.open_axes.items())),
         str(planner.saved_products),
+        str([fitting_pairs(node, planner.graph, planner.target) for node in planner.graph.nodes]),
         graph_digest(planner.graph),
     )
     return choice_key("\n".join(parts), planner.target)

@@ -263,7 +263,7 @@ class NodeEvaluator:
         beside = self.rules.planes and default.writes == PLAIN
         if beside or saved_products(node, self._graph):
             return 0
-        known = (node_key(node, self._graph, default), True) in self._known
+        known = (node_key(node, self._graph, default, self._target), True) in self._known
         first = next(self._known_costs(node, default, vary_parameters=known)).time_ns
         return max(first, self._floors().get(node.key, 0))
 
@@ -288,7 +288,7 @@ class NodeEvaluator:
     def _known_costs(
         self, node: Node, decision: Decision, vary_parameters: bool
     ) -> Iterator[NodeCost]:
-        key = node_key(node, self._graph, decision), vary_parameters
+        key = node_key(node, self._graph, decision, self._target), vary_parameters
         if key not in self._known:
             self._known[key] = list(self._evaluated(node, decision, vary_parameters))
         for known in self._known[key]:

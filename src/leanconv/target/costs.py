@@ -126,6 +126,8 @@ class Costs:
         u8s8_products, s16_products: products a cycle of a register tile whose operands are bytes,
             or pairs of int16, summed in int32: by one instruction where the target has it, else
             widened.
+        u8s8_fitting_products: the same of bytes without AVX-VNNI, where all sums of two products
+            are sure to fit int16.
         f16_products: products a cycle of float16, summed in float16.
         bf16_products: products a cycle of pairs of bfloat16, summed in float32.
         amx_row: cycles of a product of matrix tiles, for each row of the first.
@@ -217,6 +219,7 @@ class Costs:
     broadcast_load: float | None = None
     u8s8_products: float | None = None
     s16_products: float | None = None
+    u8s8_fitting_products: float | None = None
     f16_products: float | None = None
     bf16_products: float | None = None
     amx_row: float | None = None
@@ -289,7 +292,10 @@ _UNITS = {
     "accumulators": ("small_tile",),
     "slots of a load port": ("unaligned_line", "unaligned_part"),
     "operations a cycle": ("scalar_flops",),
-    "products a cycle": ("u8s8_products", "s16_products", "f16_products", "bf16_products"),
+    "products a cycle": (
+        *("u8s8_products", "s16_products", "u8s8_fitting_products"),
+        *("f16_products", "bf16_products"),
+    ),
 }
 _UNIT_OF = {name: unit for unit, names in _UNITS.items() for name in names}
 

@@ -14,7 +14,7 @@ from leanconv.algorithms.interface import (
 )
 from leanconv.algorithms.parameters import Choice, Parameters
 from leanconv.algorithms.problem import Problem, sum_error
-from leanconv.codegen.dot import group_of, way_of
+from leanconv.codegen.dot import group_of, takes_bytes, way_of
 from leanconv.codegen.tiling import rows_per_chunk, rows_per_chunk_of_any_width
 from leanconv.records import replace
 from leanconv.spec.format import ceil_div
@@ -119,6 +119,8 @@ def _kernel(problem: Problem, target: Target, any_width: bool) -> DepthwiseConv:
         code = {"any_width": any_width, "one_code": one_code}
         return DepthwiseConv(conv=conv, lanes=lanes, columns=1, rows=1, **code)
     way = way_of(conv.precision, target)
+    if problem.excess == 0 and conv.precision.x == UINT8 and takes_bytes(conv.precision, target):
+        way = "bytes"
     return DepthwiseCodes(conv=conv, lanes=lanes, columns=1, rows=1, any_width=any_width, way=way)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
+import numpy as np
+
+from leanconv.algorithms.direct.excess import excess_calls, fitting_weights, has_places
 from leanconv.algorithms.direct.kernel import DirectConv
-from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_tiles
+from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_tiles, tile_work
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
 from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
@@ -20,9 +24,10 @@ from leanconv.algorithms.problem import (
     walk_error,
     walk_steps,
 )
-from leanconv.codegen.dot import Way, group_of, has_dot, pairs_pay, way_of
+from leanconv.codegen.dot import Way, group_of, has_dot, pairs_pay, takes_bytes, way_of
 from leanconv.codegen.geometry import PhasedAccess, Window
 from leanconv.codegen.half_stored import PIECES
+from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.partial_sums import effective_length
 from leanconv.codegen.tiling import Tile
 from leanconv.errors import SpecError
@@ -167,7 +172,6 @@ def _planned(problem: Problem, target: Target, piece: int) -> tuple[PackedConv, 
 
 def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
     conv = problem.conv
-    inside = all(conv.window.always_full(axis) for axis in range(3))
     kernel = DirectConv(
         conv=conv,
         lanes=target.lanes(FLOAT16) if piece else conv.lanes(target),
@@ -177,8 +181,9 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
         panels_inside=False,
         one_code=bool(problem.any_size and problem.weights_change),
         way=_way(problem, target),
-        folded=problem.folds_shift and inside,  # taps in the padding are left out
+        folded=folds(problem),
     )
+    kernel = _excess(problem, kernel, target)
     if problem.any_size:
         known = len(problem.usual_sizes) > 1
         planned = plan_any_size(kernel, target, problem.weights_from_dram, known)
@@ -197,6 +202,30 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
     )
 
 
+def folds(problem: Problem) -> bool:
+    """Return whether the bias may take off the surplus of a shift: no tap is in the padding."""
+    window = problem.conv.window
+    return problem.folds_shift and all(window.always_full(axis) for axis in range(3))
+
+
+def fitting_way(problem: Problem, target: Target) -> Way:
+    """Return the way of the target for weights of which this is known (`Problem.excess`)."""
+    types = problem.conv.precision
+    fits = problem.excess == 0 and (types.x == UINT8 or folds(problem))
+    return "bytes" if fits and takes_bytes(types, target) else way_of(types, target)
+
+
+def _excess(problem: Problem, kernel: DirectConv, target: Target) -> DirectConv:
+    """The kernel that adds what exceeds in weights behind the others, where that is faster."""
+    conv, types = problem.conv, problem.conv.precision
+    if not problem.excess or conv.groups > 1 or not takes_bytes(types, target):
+        return kernel
+    apart = replace(kernel, way="bytes", excess=problem.excess)
+    known = has_places(conv.inputs, conv.window.kernel) and (types.x == UINT8 or kernel.folded)
+    rates = [tile_work(each, target).dots_per_cycle or 0.0 for each in (apart, kernel)]
+    return apart if known and rates[0] > rates[1] else kernel
+
+
 def _way(problem: Problem, target: Target) -> Way:
     """Return how a step multiplies and adds.
 
@@ -205,7 +234,7 @@ def _way(problem: Problem, target: Target) -> Way:
     conv = problem.conv
     apart = conv.inputs % 2 or conv.x.block % 2
     if apart or not pairs_pay(conv.precision, target):
-        return way_of(conv.precision, target)
+        return fitting_way(problem, target)
     return "brain"
 
 
@@ -257,7 +286,18 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     found = DirectParameters(halves=piece) if piece else parameters
     choice = Choice("direct", found, error=piece_error(problem, piece))
     details = f"pieces of {piece} products in float16" if piece else ""
-    return one_kernel_candidate(choice, problem, made, details)
+    if isinstance(made, DirectConv) and made.way == "bytes":
+        share = f", {made.excess_share:.1%} more where they exceed 16 bits" if made.excess else ""
+        details = f"sums of two products of bytes{share}"
+    candidate = one_kernel_candidate(choice, problem, made, details)
+    if not isinstance(made, DirectConv) or not made.excess:
+        return candidate
+
+    def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
+        fitting = fitting_weights(w)
+        return {**candidate.packing(fitting, channels), **excess_calls(made, w, fitting)}
+
+    return replace(candidate, packing=packing, of_values=True)
 
 
 def _choices(problem: Problem, target: Target, lean: bool) -> list[Choice]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from leanconv.algorithms.common.conv import Taps
+from leanconv.algorithms.direct.excess import add_excess
 from leanconv.algorithms.direct.shape import DirectShape, panel_ahead, prefetch_offsets
 from leanconv.codegen.column_tiles import (
     ColumnTile,
@@ -51,6 +52,7 @@ class PanelRows:
         self.bias = self._channels(pointers.get("bias"), g)
         self.factors = self._channels(pointers.get("slope") or pointers.get("scale"), g)
         self.quantisation = pointers.get("quantisation")
+        self.excess = (pointers["excess"], pointers["places"]) if kernel.excess else None
         self.image, self.prefetched = n, pointers.get("prefetched")
 
     def _output(self, pointer: Pointer, n: Value, g: Value) -> Pointer:
@@ -89,6 +91,7 @@ class _PanelRow:
         self.bias = of.bias.at(first) if of.bias else None
         self.factors = of.factors.at(first) if of.factors else None
         self.quantisation = of.quantisation
+        self.excess = (*of.excess, panel * kernel.panel_vectors) if of.excess else None
         channel = kernel.conv.y.panel(panel, kernel.panel_lanes)
         place = od * kernel.conv.y.spatial[0] + oh * kernel.conv.y.spatial[1] + channel
         self.y = of.y.at(place)
@@ -215,8 +218,43 @@ class _PanelRow:
             return
         parts = PartialSums(e, tile, acc, kernel.unroll) if kernel.in_parts else None
         self._multiply(tile, [] if parts else acc, runs, across, a, run.pixels, parts)
+        self._add_excess(tile, acc, runs, across, a)
         if parts:
             acc[:] = parts.values()
+
+    def _add_excess(
+        self,
+        tile: RegisterTile,
+        acc: list[Value],
+        runs: _Runs,
+        across: Taps | None,
+        a: Pointer,
+    ) -> None:
+        """Add the products with what exceeds in weights: of taps of a row, or of whole rows."""
+        kernel, e, (depth, height) = self.kernel, self.e, self.taps
+        if self.excess is None:
+            return
+        _, rows, width = kernel.conv.window.kernel
+        with ExitStack() as guards:
+            for taps in (depth, height, across):
+                if taps:
+                    guards.enter_context(taps.guard(e, acc))
+            with self._each("kd", depth, acc) as kd:
+                for low, high, columns in runs:
+                    given = kernel, tile, acc, columns, a, self.excess
+                    if (low, high) == (0, width):
+                        first, last = ((kd * rows + kh) * width for kh in (height.low, height.high))
+                        add_excess(e, *given, (first, last))
+                        continue
+                    with self._each("kh", height, acc) as kh:
+                        first = (kd * rows + kh) * width
+                        add_excess(e, *given, (first + low, first + high))
+
+    def _each(self, label: str, taps: Taps, acc: list[Value]) -> AbstractContextManager[Value]:
+        """Run a body for each of these taps."""
+        if (taps.low, taps.high) == (0, 1):
+            return nullcontext(self.e.i64(0))
+        return self.e.loop(label, taps.high, [acc], start=taps.low)
 
     def _sum_in_floats(
         self, halves: HalfSums, tile: RegisterTile, pixels: int, column: Value, a: Pointer

@@ -268,7 +268,8 @@ def tile_work(kernel: DirectConv, target: Target) -> TileWork:
         packed = packs_columns(epilogue, conv.y, kernel.way, conv.precision.y, kernel.lanes)
         own, residual = _PACKED_STEPS if packed else _STEPS
         ends = (own + epilogue.residual * residual) / target.fma_units
-    return TileWork(dots_per_cycle(conv.precision, target, kernel.folded), ends)
+    rate = dots_per_cycle(conv.precision, target, kernel.folded, kernel.way)
+    return TileWork(rate / (1 + kernel.excess_share), ends)
 
 
 def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:

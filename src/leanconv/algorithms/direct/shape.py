@@ -25,6 +25,7 @@ import numpy as np
 from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.common.weight_packing import PanelPacking, in_pieces
 from leanconv.algorithms.common.weight_runs import packing_call
+from leanconv.algorithms.direct.excess import excess_bytes
 from leanconv.codegen.dot import Dot, Way, dot_of, group_by, group_of
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.half_stored import HALF_PRODUCTS, halved_calls
@@ -38,7 +39,7 @@ from leanconv.records import dataclass, replace
 from leanconv.spec.conv import reduction_length, sum_flops
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.symbolic import Count, Extent
-from leanconv.types import FLOATS, HALVES, INT64, as_dtype
+from leanconv.types import FLOATS, HALVES, INT32, INT64, as_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,6 +308,7 @@ class DirectShape(PackedConv):
         folded: whether the bias takes off the surplus of a shift of the codes.
         piece: products that are summed in float16, at most, before float32 takes over; 0: none.
             `lanes` are those of float16 then, twice as many as of sums (`codegen.half_stored`).
+        excess: vectors of what exceeds 16 bits in weights (`excess`), which are operands of theirs.
     """
 
     tile: Tile
@@ -327,6 +329,32 @@ class DirectShape(PackedConv):
     way: Way = "fma"
     folded: bool = False
     piece: int = 0
+    excess: int = 0
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Those of all, and what exceeds of weights, with its places."""
+        x, w, *others = super().operands
+        return (x, w, *("excess", "places") * (self.excess > 0), *others)
+
+    @property
+    def operand_types(self) -> dict[str, str]:
+        """LLVM type of the elements of each operand."""
+        found = super().operand_types
+        if self.excess:
+            found |= {"excess": self.conv.precision.w.llvm, "places": INT32.llvm}
+        return found
+
+    @property
+    def constant_bytes(self) -> dict[str, int]:
+        """Those of all, and what exceeds of weights, with its places."""
+        return super().constant_bytes | (excess_bytes(self) if self.excess else {})
+
+    @property
+    def excess_share(self) -> float:
+        """Steps of what exceeds, for each one of the weights."""
+        vectors = self.conv.groups * ceil_div(self.conv.outputs, self.lanes)
+        return self.excess / (vectors * self.steps)
 
     @property
     def dot(self) -> Dot:

@@ -7,6 +7,7 @@ from math import prod
 
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
+from leanconv.algorithms.direct.algorithm import fitting_way, folds
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import tile_work
 from leanconv.algorithms.fused.block import (
@@ -21,7 +22,6 @@ from leanconv.algorithms.fused.kernel import FusedChain, SumOfParts
 from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.dot import way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import Tile, by_lane, rank_tiles
@@ -53,6 +53,7 @@ class Chain:
         image: conversion of an image's rows to those that the first convolution reads, if any.
         border: of codes round the first convolution's result, which the depthwise one reads.
         tables: the stages whose codes are looked up in a table: `"expand"`, `"depthwise"`.
+        excess: of each convolution, as of `Problem`; empty where that is not known.
     """
 
     expand: ConvSpec | None
@@ -64,6 +65,7 @@ class Chain:
     image: ImageRows | None = None
     border: Border = NO_BORDER
     tables: tuple[str, ...] = ()
+    excess: tuple[int | None, ...] = ()
 
     @property
     def specs(self) -> tuple[ConvSpec, ...]:
@@ -236,25 +238,26 @@ def block_kernels(
     lanes = chain.lanes(target)
     inner = chain.depthwise.out_channels // parts
 
-    def problem(spec: ConvSpec, x: Access, y: Access) -> Problem:
-        made = Problem.of(spec, x, y)
-        return replace(made, any_size=chain.any_size, folds_shift=chain.has_codes)
+    def problem(spec: ConvSpec, x: Access, y: Access, place: int) -> Problem:
+        made, known = Problem.of(spec, x, y), chain.excess
+        excess = known[place] if known else None
+        return replace(made, any_size=chain.any_size, excess=excess, folds_shift=chain.has_codes)
 
-    window = problem(chain.depthwise, chain.x, chain.y).conv.window
+    window = problem(chain.depthwise, chain.x, chain.y, -2).conv.window
     held = min(window.size[1], (step - 1) * window.stride[1] + input_rows(window))
     d = rows_access(step, window.out[2], lanes)
     expand, e, image = None, chain.x, chain.image
     if chain.expand is not None:
         e = rows_access(held, window.size[2], lanes)
         spec = replace(chain.expand, out_channels=inner)
-        expand = _dense(problem(spec, chain.x, e), target)
+        expand = _dense(problem(spec, chain.x, e, 0), target)
     keeps_expanded = ring and expand is not None
     spec = replace(chain.depthwise, in_channels=inner, out_channels=inner, groups=inner)
-    depthwise = depthwise_kernel(problem(spec, e, d), target)
+    depthwise = depthwise_kernel(problem(spec, e, d, -2), target)
     kept = held if keeps_expanded else 0 if expand else x_ring
     depthwise = replace(depthwise, ring=kept, rows=1)
     spec = replace(chain.project, in_channels=inner, size=(step, window.out[2]))
-    last = problem(spec, d, chain.y)
+    last = problem(spec, d, chain.y, -1)
     projects = _projects(last if parts == 1 else with_conv(last, epilogue=Epilogue()), target)
     if single:
         projects = tuple(replace(p, tile=_single(target, _columns(last))) for p in projects)
@@ -273,7 +276,6 @@ def block_kernels(
 def _dense(problem: Problem, target: Target) -> DirectConv:
     """The direct kernel of a stage, with the register tile that the model likes best."""
     conv = problem.conv
-    inside = all(conv.window.always_full(axis) for axis in range(3))
     kernel = DirectConv(
         conv=conv,
         lanes=conv.lanes(target),
@@ -281,8 +283,8 @@ def _dense(problem: Problem, target: Target) -> DirectConv:
         rows=1,
         panels_inside=False,
         any_width=bool(problem.any_size),
-        way=way_of(conv.precision, target),
-        folded=problem.folds_shift and inside,
+        way=fitting_way(problem, target),
+        folded=folds(problem),
     )
     tile = _tile(target, _columns(problem), kernel)
     lanes = kernel.dot_group == 1 and by_lane(target, tile.rows, tile.vectors)

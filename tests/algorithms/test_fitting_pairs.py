@@ -1,0 +1,130 @@
+"""Products of bytes whose sums of two fit int16: known from the weights, and exact to the last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.magnitudes import PairTraits
+from leanconv.codegen.dot import fitting_lanes
+from leanconv.spec import ConvSpec
+from leanconv.target import Target, preset
+from leanconv.types import INT32
+from support.integer_conv import SHAPES, U8S8, candidate, check, runnable
+
+# Two that lie beside each other and fit, by the thinnest margin where they can.
+FITTING = [(64, 64), (127, 1), (1, 127), (128 - 1, -128), (-128, 127), (-128, 0), (-127, -1)]
+EXCEEDING = [(65, 64), (127, 2), (-128, -1), (-64, -65), (127, 127), (-128, -128)]
+NAMES = ("haswell", "skylake-avx512")
+machines = [each.values[0] for each in runnable() if fitting_lanes(each.values[0])]
+targets = pytest.mark.parametrize("target", machines, ids=lambda target: target.name)
+
+
+def weights_of(spec: ConvSpec, seed: int = 5) -> np.ndarray:
+    """Weights whose pairs fit: many at the limits."""
+    random = np.random.default_rng(seed)
+    outputs, inputs, *taps = spec.weight_shape
+    pairs = random.choice(np.array(FITTING, np.int8), (outputs, -(-inputs // 2), *taps))
+    return np.ascontiguousarray(
+        np.moveaxis(pairs, -1, 2).reshape(outputs, -1, *taps)[:, :inputs], np.int8
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_some_machines_ask_which_pairs_fit(name: str) -> None:
+    target = preset(name)
+    assert fitting_lanes(target) == target.vector_bytes // 4
+    assert fitting_lanes(replace(target, extensions=("avx_vnni", "vnni"))) is None
+    assert fitting_lanes(preset("sapphirerapids")) is None
+
+
+@pytest.mark.parametrize("pair", FITTING + EXCEEDING)
+def test_the_largest_sums_decide(pair: tuple[int, int]) -> None:
+    x = np.array([[255, 255], [255, 0], [0, 255]])
+    sums = x @ np.array(pair)
+    fits = bool(sums.min() >= -(2**15) and sums.max() < 2**15)
+    assert fits == (pair in FITTING)
+    w = np.zeros((3, 5, 2), np.int8)
+    w[1, 2:4, 1] = pair
+    found = PairTraits.of(w, 8)
+    assert found == PairTraits(0 if fits else 1, fits, False) or found.narrow
+    w[1, 3:5, 0] = pair  # of two groups
+    found = PairTraits.of(w, 8)
+    assert found.excess == (0 if fits else 1)
+    assert found.neighbours == fits
+
+
+def test_vectors_of_groups_are_counted() -> None:
+    w = np.zeros((19, 9, 3, 3), np.int8)
+    for output, channel in ((0, 0), (7, 2), (8, 0), (18, 6)):
+        w[output, channel : channel + 2, 1, 2] = 100
+    assert [PairTraits.of(w, lanes).excess for lanes in (8, 16)] == [3, 2]
+    assert not PairTraits.of(w, 8).neighbours
+    assert PairTraits.of(np.clip(w, -64, 64), 8) == PairTraits(0, True, True)
+
+
+@targets
+def test_groups_need_pairs_that_fit_wherever_they_begin(target: Target) -> None:
+    w = np.zeros((4, 4, 1, 1), np.int8)
+    w[:, 1:3] = 100
+    found = PairTraits.of(w, 8)
+    assert found.excess_in(1, 4) == 0
+    assert found.excess_in(4, 4) is None
+    assert PairTraits.of(w[:, :1] + np.int8(64), 8).excess_in(4, 1) == 0
+    assert PairTraits.of(w[:, :1] + np.int8(65), 8).excess_in(4, 1) is None
+
+
+@pytest.mark.drawn
+@targets
+@pytest.mark.parametrize("text", SHAPES[:-1])
+def test_sums_at_the_limits_are_exact(text: str, target: Target) -> None:
+    spec = ConvSpec.parse(text, precision=U8S8, bias=True)
+    w, random = weights_of(spec), np.random.default_rng(2)
+    (use,) = candidate(spec, target, w=w).kernels
+    assert isinstance(use.kernel, DirectConv)
+    assert use.kernel.way == "bytes"
+    bias = random.integers(-1000, 1000, spec.out_channels, np.int32)
+    for codes in ([255], [0, 255], range(256)):
+        x = random.choice(np.array(codes, np.uint8), spec.input_shape)
+        check(spec, target, x, w, bias)
+
+
+@targets
+def test_depthwise_sums_of_narrow_weights_are_exact(target: Target) -> None:
+    for text in ("g19ic19ih5iw3oc19oh5ow3kh3ph1pw1", "g16ic16ih14iw15oc16oh7ow8kh3sh2sw2ph1pw1"):
+        spec = ConvSpec.parse(text, precision=U8S8, bias=True)
+        random = np.random.default_rng(2)
+        w = random.choice(np.array([-64, 64, 3], np.int8), spec.weight_shape)
+        (use,) = candidate(spec, target, "depthwise", w=w).kernels
+        assert use.kernel.way == "bytes"
+        x = random.choice(np.array([0, 255, 254], np.uint8), spec.input_shape)
+        check(spec, target, x, w, np.zeros(spec.out_channels, np.int32), choice="depthwise")
+
+
+@pytest.mark.drawn
+@targets
+@pytest.mark.parametrize("text", SHAPES[:-1])
+def test_what_exceeds_is_added_exactly(text: str, target: Target) -> None:
+    spec = ConvSpec.parse(text, precision=U8S8, bias=True)
+    w, random = weights_of(spec), np.random.default_rng(7)
+    outputs, inputs, *taps = w.shape
+    for output, channel in np.argwhere(
+        random.random((outputs, inputs - 1)) < 0.002 * np.prod(taps)
+    ):
+        first, place = channel // 2 * 2, tuple(random.integers(0, taps))
+        w[(output, slice(first, first + 2), *place)] = EXCEEDING[random.integers(0, len(EXCEEDING))]
+    w[0, :2, -1] = 127
+    (use,) = candidate(spec, target, w=w).kernels
+    assert isinstance(use.kernel, DirectConv)
+    found = PairTraits.of(w, target.lanes(INT32)).excess
+    assert found or inputs == 1
+    rare = found * 32 <= 0.2 * w.size  # where outputs and channels fill vectors
+    assert use.kernel.excess == found or not rare
+    assert use.kernel.way == "bytes" or not rare
+    bias = random.integers(-1000, 1000, spec.out_channels, np.int32)
+    for codes in ([255], [0, 255], range(256)):
+        x = random.choice(np.array(codes, np.uint8), spec.input_shape)
+        check(spec, target, x, w, bias)
