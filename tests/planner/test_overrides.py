@@ -196,12 +196,12 @@ def test_a_transposed_convolution_takes_what_was_predicted() -> None:
     assert net.used_bytes == net.plan.memory_bytes
 
 
-def test_a_transposed_convolution_keeps_the_error_of_a_layer() -> None:
+def test_a_transposed_convolution_keeps_the_error_of_a_network() -> None:
     """64 channels on 40x40 would be fastest with large tiles, which err by 2e-5 and more."""
     w = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype("f4")
     built = transposed(w, (1, 64, 40, 40))
-    usual, tight = lc.load(built), lc.load(built, max_error=5e-6)
+    nets = {1e-5: lc.load(built), 5e-6: lc.load(built, max_error=5e-6)}
     x = np.random.default_rng(1).standard_normal((1, 64, 40, 40)).astype("f4")
-    y = exact(usual, built, x)
-    for net in (usual, tight):
-        assert relative_error(net(x), y) < net.plan.node_costs[0].error < 2e-6
+    y = exact(nets[1e-5], built, x)
+    for limit, net in nets.items():
+        assert relative_error(net(x), y) < net.plan.node_costs[0].error <= limit
