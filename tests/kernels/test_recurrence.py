@@ -128,7 +128,10 @@ def test_which_layers_share_each_step() -> None:
         (CELLS[0], (600, 1, 256), 1),
         (CELLS[1], (3, 1, 256), 1),
         (CELLS[1], (3, 1, 512), 10),
-        (CELLS[1], (3, 17, 512), 1),
+        (CELLS[1], (3, 17, 512), 10),
+        (CELLS[0], (3, 17, 64), 1),
+        (CELLS[0], (3, 64, 256), 5),
+        (CELLS[0], (3, 600, 256), 1),
     ):
         (call,) = case(cells, sizes, "float32").lower(preset("sapphirerapids"), False).calls
         assert call.kernel.rounds == rounds

@@ -20,19 +20,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 
 import numpy as np
 
 from leanconv.codegen.emitter import Function, Value
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
-from leanconv.graph.ops.recurrent import GATES
+from leanconv.graph.ops.recurrent import Cell
 from leanconv.kernels import KernelContext
-from leanconv.kernels.recurrence_kernel import Pass, Recurrence, Steps, Tile, cells_of
+from leanconv.kernels.recurrence_kernel import (
+    LEAST_ROWS,
+    VECTORS,
+    Pass,
+    Place,
+    Recurrence,
+    Steps,
+    cells_of,
+    fits,
+)
 from leanconv.kernels.recurrent_states import Chunk, RecurrentLayers
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
-from leanconv.symbolic import least
 from leanconv.target import Target
 from leanconv.types import INT32, DType
 
@@ -75,13 +84,13 @@ class RecurrenceInRounds(RecurrentLayers):
         return len(self.cells) * self.rounds_of_direction
 
     @property
-    def parts(self) -> int:
+    def chunks_of_round(self) -> int:
         """Chunks of a round."""
         return ceil_div(self.panels, self.panels_of_chunk)
 
     @property
     def chunks(self) -> int:
-        return self.rounds * self.parts
+        return self.rounds * self.chunks_of_round
 
     @property
     def states_bytes(self) -> int:
@@ -90,10 +99,10 @@ class RecurrenceInRounds(RecurrentLayers):
 
     @property
     def scratch_bytes(self) -> int:
-        return 0
+        return self.sums_bytes
 
     def emit(self, target: Target) -> str:
-        e, parts = Function(self.NAME), self.parts
+        e, parts = Function(self.NAME), self.chunks_of_round
         others = {"lengths": INT32.llvm, _STATES: "i8"}
         at = e.pointers(self.operands, self.dtype.llvm, **others)
         end = (e.hi + (parts - 1)) // parts
@@ -130,51 +139,53 @@ class _Rounds(Steps):
 
     def round(self, each: Pass, t: Value, first: Value, last: Value) -> None:
         """Chunks of a pass; every other step goes backwards, and begins with what is in L2."""
-        e, k = self.e, self.k
+        e = self.e
         with e.loop("part", last - first) as number:
             odd = (t & 1).compare("ne", 0)
             part = e.select(odd, (last - 1) - number, first + number)
-            for panel, count, lanes in self._parts(part):
-                for row, rows in self.row_tiles():
-                    times = self.times(t, row, rows)
-                    at_once = self.panels_at_once(each, rows)
-                    for begin in range(0, count, at_once):
-                        panels = min(at_once, count - begin)
-                        own = lanes if begin + panels == count else k.lanes
-                        tile = Tile(row, rows, panel + begin, panels, own)
-                        self.compute(tile, t, times, each)
+            for place in self._parts(part):
+                self.compute(each, t, partial(self._within, place))
 
-    def _parts(self, part: Value) -> Iterator[tuple[Value, int, int]]:
-        """Emit the body for each chunk: its first panel, its panels, and lanes of the last one."""
+    def _within(self, place: Place, at_once: int) -> Iterator[Place]:
+        """Emit the body for so many panels of a chunk at a time."""
+        for begin in range(0, place.panels, at_once):
+            panels = min(at_once, place.panels - begin)
+            lanes = place.lanes if begin + panels == place.panels else self.k.lanes
+            yield Place(place.panel + begin, panels, lanes)
+
+    def _parts(self, part: Value) -> Iterator[Place]:
+        """Emit the body for each chunk: its panels."""
         e, k = self.e, self.k
-        most, partial = k.panels_of_chunk, k.hidden % k.lanes
-        left = k.panels % most or (most if partial else 0)
-        whole = k.parts - bool(left)
+        most, odd = k.panels_of_chunk, k.hidden % k.lanes
+        left = k.panels % most or (most if odd else 0)
+        whole = k.chunks_of_round - bool(left)
         panel = part * most
         if not left:
-            yield panel, most, k.lanes
+            yield Place(panel, most, k.lanes)
             return
         if whole:
             with e.when(part.compare("slt", whole)):
-                yield panel, most, k.lanes
+                yield Place(panel, most, k.lanes)
         with e.when(part.compare("eq", whole)):
-            yield panel, left, partial or k.lanes
+            yield Place(panel, left, odd or k.lanes)
 
 
-_GROUP = 16  # sequences of a chunk: their states stay in L1 beside a panel
+_GROUP = 48  # most sequences of a chunk: whole tiles of 4, 6 and 8 rows
 # Of layers whose threads share each step: most steps, least weights where there is one direction,
-# panels of a chunk.
-_MOST_STEPS, _SHARED_BYTES, _PANELS = 512, 512 * 1024, 2
+# least FLOPs of a step, panels of a chunk; and chunks that suffice for threads without that.
+_MOST_STEPS, _SHARED_BYTES, _SHARED_FLOPS, _PANELS = 512, 512 * 1024, 4 << 20, 2
+_MANY_CHUNKS = 8
 
 
 @dataclass(frozen=True)
 class PackedPanels(Kernel):
-    """R (directions, gates * H, H) as (directions, panels, H, gates, lanes), filled with zeros.
+    """R (directions, gates * H, H) as (directions, panels, parts, H, gates, lanes), with zeros.
 
     Attributes:
         dtype: of the weights.
         lanes: elements of a vector.
-        directions, gates, hidden: of the layer.
+        directions, hidden: of the layer.
+        parts: gates whose weights lie side by side.
     """
 
     operands = ("r", "panels")
@@ -182,8 +193,13 @@ class PackedPanels(Kernel):
     dtype: DType
     lanes: int
     directions: int
-    gates: int
     hidden: int
+    parts: tuple[tuple[int, ...], ...]
+
+    @property
+    def gates(self) -> int:
+        """Rows of weights for each hidden unit."""
+        return sum(map(len, self.parts))
 
     @property
     def panels(self) -> int:
@@ -206,13 +222,16 @@ class PackedPanels(Kernel):
         with e.chunks(*self.grid) as (direction, panel):
             to = made.at((direction * self.panels + panel) * (hidden * self.gates * lanes))
             live = e.smin(e.i64(hidden) - panel * lanes, lanes)
-            with e.loop("gate", self.gates) as gate:
-                row = (direction * self.gates + gate) * hidden + panel * lanes
-                with e.loop("lane", lanes) as lane, e.loop("k", hidden) as k:
-                    value = [e.zero(self.dtype.llvm)]
-                    with e.when(lane.compare("slt", live), [value]):
-                        value[0] = e.load(source.at((row + lane) * hidden + k))
-                    e.store(value[0], to.at((k * self.gates + gate) * lanes + lane))
+            for part in self.parts:
+                first, size = part[0], len(part)
+                with e.loop("gate", size) as gate:
+                    row = (direction * self.gates + first + gate) * hidden + panel * lanes
+                    with e.loop("lane", lanes) as lane, e.loop("k", hidden) as k:
+                        value = [e.zero(self.dtype.llvm)]
+                        with e.when(lane.compare("slt", live), [value]):
+                            value[0] = e.load(source.at((row + lane) * hidden + k))
+                        place = (k * size + gate + first * hidden) * lanes
+                        e.store(value[0], to.at(place + lane))
         return e.finish()
 
 
@@ -224,7 +243,7 @@ def lower(context: KernelContext) -> Lowered:
     directions, _, hidden = graph.types[r].shape
     cells, results = node.attributes["cells"], node.attributes["results"]
     dtype, key = graph.types[x].dtype, node.key
-    lanes, gates = target.lanes(dtype), GATES[cells[0].kind]
+    lanes = target.lanes(dtype)
     given = [(n, v) for n, v in zip(Recurrence.OPTIONAL, others, strict=False) if v]
     kernel = Recurrence(
         dtype,
@@ -233,8 +252,8 @@ def lower(context: KernelContext) -> Lowered:
         hidden,
         steps,
         batch,
-        least(batch, _GROUP),
-        _rows(gates, target),
+        ceil_div(batch, ceil_div(batch, _GROUP)),
+        _rows(cells[0], target),
         tuple(name for name, _ in given),
         results,
     )
@@ -246,7 +265,10 @@ def lower(context: KernelContext) -> Lowered:
         rounds, states = _made_of_rounds(kernel), f"{key}.states"
         temporaries[states] = rounds.states_bytes
         call = Call(rounds, (*values, states))
-    packing, constants = PackedPanels(dtype, lanes, directions, gates, hidden), graph.constants
+    packing, constants = (
+        PackedPanels(dtype, lanes, directions, hidden, kernel.parts),
+        graph.constants,
+    )
     size = packing.elements * dtype.bytes
     if r in constants:
         weights = constants[r]
@@ -254,22 +276,25 @@ def lower(context: KernelContext) -> Lowered:
         def calls() -> dict[str, list[PackCall]]:
             return {panels: [PackCall(packing, lambda: np.ascontiguousarray(weights), tuple, size)]}
 
-        held = Packing({panels: size}, calls, ("panels of gates", gates, lanes), (weights,))
+        held = Packing({panels: size}, calls, ("panels of gates", kernel.parts, lanes), (weights,))
         return Lowered((call,), {}, temporaries, "recurrence", packings=(held,))
     temporaries[panels] = size
     return Lowered((Call(packing, (r, panels)), call), {}, temporaries, "recurrence")
 
 
 def _in_rounds(kernel: Recurrence, target: Target) -> bool:
-    """True if threads share each step: few chunks, and more weights than one core's L2 keeps.
+    """True if threads share each step: few chunks, and a step of many products or weights.
 
     At the end of each step they wait for each other, about a microsecond.
     """
-    weights = kernel.panels * kernel.panel_elements * kernel.dtype.bytes
-    if kernel.batch > _GROUP or kernel.steps > _MOST_STEPS:
+    directions = len(kernel.cells)
+    if directions * kernel.groups >= _MANY_CHUNKS or kernel.steps > _MOST_STEPS:
         return False
+    if kernel.flops >= _SHARED_FLOPS * (directions * kernel.steps):
+        return True
+    weights = kernel.panels * kernel.panel_elements * kernel.dtype.bytes
     kept = target.costs.l2_share * target.l2_bytes
-    return weights > (kept if len(kernel.cells) > 1 else min(kept, _SHARED_BYTES))
+    return weights > (kept if directions > 1 else min(kept, _SHARED_BYTES))
 
 
 def _made_of_rounds(kernel: Recurrence) -> RecurrenceInRounds:
@@ -278,6 +303,7 @@ def _made_of_rounds(kernel: Recurrence) -> RecurrenceInRounds:
     return RecurrenceInRounds(**given | {"group": kernel.batch, "panels_of_chunk": _PANELS})
 
 
-def _rows(gates: int, target: Target) -> int:
-    """Most rows whose sums stay in registers beside their states and a vector of weights."""
-    return next(n for n in (8, 4, 2, 1) if n * (gates + 1) + 1 <= target.usable_registers or n == 1)
+def _rows(cell: Cell, target: Target) -> int:
+    """Most rows of a register tile."""
+    vectors = 3 if cell.linear_before_reset else VECTORS
+    return next(n for n in (12, 8, 6, LEAST_ROWS) if fits(n, vectors, target))

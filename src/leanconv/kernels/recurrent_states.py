@@ -31,7 +31,7 @@ class RecurrentLayers(Kernel):
         hidden: units.
         steps, batch: of the sequences, and how many there are.
         group: sequences of a chunk.
-        rows: most rows of a register tile, a power of two.
+        rows: most rows of a register tile.
         given: the optional operands that there are, of `OPTIONAL`.
         results: of Y, Y_h and Y_c.
     """
@@ -99,8 +99,23 @@ class RecurrentLayers(Kernel):
         return aligned(self.group * (self.width * self.dtype.bytes))
 
     @property
+    def parts(self) -> tuple[tuple[int, ...], ...]:
+        """Gates whose weights lie side by side in a panel: a register tile has one part."""
+        cell = self.cells[0]
+        if cell.kind == "LSTM":
+            return (0, 1), (2, 3)
+        if cell.kind == "RNN":
+            return ((0,),)
+        return ((0, 1, 2),) if cell.linear_before_reset else ((0, 1), (2,))
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of a group's sums of the gates of some panels, which lie first in the scratch."""
+        return aligned(self.group * (max(2, self.gates) * self.lanes * self.dtype.bytes))
+
+    @property
     def scratch_bytes(self) -> int:
-        return len(self.states) * self.state_bytes
+        return self.sums_bytes + len(self.states) * self.state_bytes
 
     @property
     def flops(self) -> int:
@@ -142,7 +157,8 @@ class Chunk:
     ) -> None:
         self.e, self.k, self.at, self.direction = e, kernel, at, direction
         self.kind = vector(kernel.dtype.llvm, kernel.lanes)
-        self.states = states or e.scratch
+        self.states = states or e.scratch.at(kernel.sums_bytes)
+        self.sums = e.scratch.of(kernel.dtype.llvm)
         self.first = group * kernel.group
         self.count = e.smin(e.i64(kernel.batch) - self.first, kernel.group)
 
@@ -218,12 +234,11 @@ class Chunk:
 
     def product(self, gate: int, row: Value, panel: Value, lanes: int, times: Times) -> Value:
         """A gate's part of the input's product."""
-        e, k = self.e, self.k
-        at = self._input(row, times.time).at(gate * k.hidden).at(panel * k.lanes)
-        return e.load_first(at, self.kind, lanes)
+        return self.e.load_first(self.input(gate, row, panel, times), self.kind, lanes)
 
-    def _input(self, row: Value, time: Value) -> Pointer:
+    def input(self, gate: int, row: Value, panel: Value, times: Times) -> Pointer:
+        """Where a gate's part of the input's product lies."""
         k = self.k
         width = k.gates * k.hidden
-        number = (time * k.batch + self.first + row) * len(k.cells) + self.direction
-        return self.at["x"].at(number * width)
+        number = (times.time * k.batch + self.first + row) * len(k.cells) + self.direction
+        return self.at["x"].at(number * width).at(gate * k.hidden).at(panel * k.lanes)
