@@ -39,7 +39,7 @@ from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dt
 # Bits that are distinguished: those that tiles of Winograd leave (`leanconv.winograd.variants`).
 # Layers that differ in nothing else share what is chosen for them.
 _TOLD_APART = (26, 28, 30, 32)
-_TWO, _GROUP = 128, 4  # most that two weights are together, weights of a group
+TWO, _GROUP = 128, 4  # most that two weights are together, weights of a group
 
 
 def sum_bits(w: np.ndarray, codes: DType) -> int:
@@ -83,7 +83,7 @@ class PairTraits:
             assert isinstance(w.pairs, PairTraits), "a stand-in without what is known of its pairs"
             return w.pairs
         w = w.reshape(*w.shape[:2], -1)
-        if not w.size or (2 * int(w.min()) >= -_TWO and 2 * int(w.max()) <= _TWO):
+        if not w.size or (2 * int(w.min()) >= -TWO and 2 * int(w.max()) <= TWO):
             return PairTraits(0, True, True)
         excess, neighbours = 0, True
         step = lanes * max(1, _PIECE // max(1, lanes * w[0].size))
@@ -109,7 +109,7 @@ def exceeding(w: np.ndarray) -> np.ndarray:
     up = np.maximum(w, 0).astype(np.int16)
     down = w - up
     high, low = up[:, :-1] + up[:, 1:], down[:, :-1] + down[:, 1:]
-    return np.asarray((high > _TWO) | (low < -_TWO))
+    return np.asarray((high > TWO) | (low < -TWO))
 
 
 def alike(w: np.ndarray) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from leanconv.algorithms.direct.excess import excess_calls, fitting_weights, has_places
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_tiles, tile_work
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
@@ -221,7 +220,7 @@ def _excess(problem: Problem, kernel: DirectConv, target: Target) -> DirectConv:
     if not problem.excess or conv.groups > 1 or not takes_bytes(types, target):
         return kernel
     apart = replace(kernel, way="bytes", excess=problem.excess)
-    known = has_places(conv.inputs, conv.window.kernel) and (types.x == UINT8 or kernel.folded)
+    known = apart.has_places and (types.x == UINT8 or kernel.folded)
     rates = [tile_work(each, target).dots_per_cycle or 0.0 for each in (apart, kernel)]
     return apart if known and rates[0] > rates[1] else kernel
 
@@ -292,6 +291,7 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     candidate = one_kernel_candidate(choice, problem, made, details)
     if not isinstance(made, DirectConv) or not made.excess:
         return candidate
+    from leanconv.algorithms.direct.excess import excess_calls, fitting_weights
 
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
         fitting = fitting_weights(w)

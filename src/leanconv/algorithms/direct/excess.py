@@ -20,36 +20,16 @@ with the numbers of its tap along the three axes, as the code serves all sizes o
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leanconv.algorithms.magnitudes import exceeding
+from leanconv.algorithms.direct.shape import GROUP_BITS, TAP_BITS, DirectShape
+from leanconv.algorithms.magnitudes import TWO, exceeding
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.kernels.packing import copied
 from leanconv.spec.format import ceil_div
-from leanconv.types import INT32
-
-if TYPE_CHECKING:
-    from leanconv.algorithms.direct.shape import DirectShape
-
-_GROUP_BITS, _TAP_BITS = 16, 5  # of a place: number of the group, of the tap along each axis
-_TWO = 128  # as large as two weights together
-
-
-def has_places(inputs: int, taps: tuple[int, ...]) -> bool:
-    """Return whether places can name all groups and taps."""
-    return inputs <= 1 << _GROUP_BITS and max(taps) <= 1 << _TAP_BITS
-
-
-def excess_bytes(kernel: DirectShape) -> dict[str, int]:
-    """Bytes of the packed vectors and of their places."""
-    size = kernel.lanes * kernel.dot_group * kernel.conv.precision.w.bytes
-    firsts = ceil_div(kernel.conv.outputs, kernel.lanes) * prod(kernel.conv.window.kernel) + 1
-    places = (firsts + kernel.excess) * INT32.bytes
-    return {"excess": kernel.excess * size, "places": places}
 
 
 def fitting_weights(w: np.ndarray) -> np.ndarray:
@@ -57,7 +37,7 @@ def fitting_weights(w: np.ndarray) -> np.ndarray:
     flat = w.reshape(*w.shape[:2], -1)
     even = np.pad(flat, ((0, 0), (0, w.shape[1] % 2), (0, 0)))
     first, second = even[:, ::2], even[:, 1::2]
-    held = np.where(first > 0, _TWO - second.astype(np.int16), -_TWO - second.astype(np.int16))
+    held = np.where(first > 0, TWO - second.astype(np.int16), -TWO - second.astype(np.int16))
     fitting = flat.copy()
     fitting[:, ::2] = np.where(exceeding(even)[:, ::2], held, first)
     found: np.ndarray = fitting.reshape(w.shape)
@@ -84,7 +64,7 @@ def excess_calls(
     _, tap, channels = np.nonzero(found)
     places = channels
     for axis, number in enumerate(np.unravel_index(tap, taps)):
-        places = places | number << (_GROUP_BITS + axis * _TAP_BITS)
+        places = places | number << (GROUP_BITS + axis * TAP_BITS)
     firsts = np.concatenate([[0], np.cumsum(found.sum(axis=2).reshape(-1))])
     assert firsts[-1] == kernel.excess, f"{firsts[-1]} vectors that exceed"
     numbers = np.concatenate([firsts, places]).astype(np.int32)
@@ -136,13 +116,13 @@ def _offset(e: Function, kernel: DirectShape, place: Value) -> Value:
     """Elements from a tile's input at tap 0 to a place."""
     conv, group = kernel.conv, kernel.dot_group
     word = e.index(e.convert("zext", place, "i64"))
-    number = word & ((1 << _GROUP_BITS) - 1)
+    number = word & ((1 << GROUP_BITS) - 1)
     each = max(1, conv.x.block // group)  # groups of a block
     offset = number // each * (conv.x.block_stride if conv.x.block > 1 else group)
     if each > 1:
         offset = offset + number % each * group
     for axis, taps in enumerate(conv.window.kernel):
         if taps > 1:
-            tap = word // (1 << (_GROUP_BITS + axis * _TAP_BITS)) & ((1 << _TAP_BITS) - 1)
+            tap = word // (1 << (GROUP_BITS + axis * TAP_BITS)) & ((1 << TAP_BITS) - 1)
             offset = offset + tap * (conv.window.dilation[axis] * conv.x.spatial[axis])
     return offset

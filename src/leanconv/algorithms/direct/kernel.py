@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from leanconv.algorithms.common.conv import Taps
-from leanconv.algorithms.direct.excess import add_excess
 from leanconv.algorithms.direct.shape import DirectShape, panel_ahead, prefetch_offsets
 from leanconv.codegen.column_tiles import (
     ColumnTile,
@@ -234,6 +233,8 @@ class _PanelRow:
         kernel, e, (depth, height) = self.kernel, self.e, self.taps
         if self.excess is None:
             return
+        from leanconv.algorithms.direct.excess import add_excess  # for few machines alone
+
         _, rows, width = kernel.conv.window.kernel
         with ExitStack() as guards:
             for taps in (depth, height, across):

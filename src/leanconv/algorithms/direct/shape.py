@@ -25,7 +25,6 @@ import numpy as np
 from leanconv.algorithms.common.conv import GroupedConv
 from leanconv.algorithms.common.weight_packing import PanelPacking, in_pieces
 from leanconv.algorithms.common.weight_runs import packing_call
-from leanconv.algorithms.direct.excess import excess_bytes
 from leanconv.codegen.dot import Dot, Way, dot_of, group_by, group_of
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.half_stored import HALF_PRODUCTS, halved_calls
@@ -40,6 +39,8 @@ from leanconv.spec.conv import reduction_length, sum_flops
 from leanconv.spec.format import ALIGNMENT, ceil_div
 from leanconv.symbolic import Count, Extent
 from leanconv.types import FLOATS, HALVES, INT32, INT64, as_dtype
+
+GROUP_BITS, TAP_BITS = 16, 5  # of the place of a weight: its group, its tap along each axis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +349,19 @@ class DirectShape(PackedConv):
     @property
     def constant_bytes(self) -> dict[str, int]:
         """Those of all, and what exceeds of weights, with its places."""
-        return super().constant_bytes | (excess_bytes(self) if self.excess else {})
+        found = super().constant_bytes
+        if self.excess:
+            conv, size = self.conv, self.lanes * self.dot_group * self.conv.precision.w.bytes
+            firsts = ceil_div(conv.outputs, self.lanes) * prod(conv.window.kernel) + 1
+            places = (firsts + self.excess) * INT32.bytes
+            found |= {"excess": self.excess * size, "places": places}
+        return found
+
+    @property
+    def has_places(self) -> bool:
+        """Whether the numbers of all groups and taps fit a place (`excess`)."""
+        few = self.conv.inputs <= 1 << GROUP_BITS
+        return few and max(self.conv.window.kernel) <= 1 << TAP_BITS
 
     @property
     def excess_share(self) -> float:
