@@ -25,7 +25,7 @@ from leanconv.cli.engines.rounds import Work
 
 CASES = ("mobilenetv2", "resnet50", "vgg16")
 _IMAGE = (1, 3, 224, 224)
-_FLOAT32, _ONNXRUNTIME, _OPENVINO = USUAL
+_FLOAT32, _ONNXRUNTIME, _OPENVINO, *_ = USUAL
 
 
 def _variant(of: Engine, name: str, file: str) -> Engine:

@@ -118,6 +118,8 @@ ONLY_IN: dict[str, str] = {
     "tifffile": "images",
     "onnxruntime": "cli",
     "openvino": "cli",
+    "ai_edge_litert": "cli",
+    "flatbuffers": "cli",
     "starlette": "server",
     "uvicorn": "server",
     "prometheus_client": "server",

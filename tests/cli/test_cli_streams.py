@@ -241,7 +241,7 @@ def test_without_other_engines_bench_says_how_to_get_them(
     monkeypatch.setattr(processes, "absent_modules", lambda _, modules: _others(modules))
     result = call("bench", "cv9")
     assert result.code == 1
-    assert "pip install onnxruntime openvino" in result.err
+    assert "pip install onnxruntime openvino ai-edge-litert," in result.err
     assert "--engine leanconv" in result.err
     named = call("bench", "cv9", "--engine", "leanconv", "--engine", "openvino")
     assert named.code == 1
@@ -249,4 +249,4 @@ def test_without_other_engines_bench_says_how_to_get_them(
 
 
 def _others(modules: tuple[str, ...]) -> list[str]:
-    return [name for name in modules if name in ("onnxruntime", "openvino")]
+    return [name for name in modules if name in ("onnxruntime", "openvino", "ai_edge_litert")]

@@ -274,7 +274,7 @@ def compare(
             float32 arithmetic may.
     """
     installed, missing = find_engines(options, engines)
-    _check_rivals(installed, missing, options)
+    _check_rivals(engines, installed, missing, options)
     with progress("waiting until the machine is quiet") as shown, Crew(keep) as crew:
         busy = machine.wait_until_quiet(_BUSY_CPUS, options.wait)
         if busy >= _BUSY_CPUS and options.strict:
@@ -315,6 +315,7 @@ def compare(
 
 
 def _check_rivals(
+    engines: Sequence[Engine],
     installed: Sequence[processes.Installed],
     missing: dict[str, str],
     options: argparse.Namespace,
@@ -328,7 +329,8 @@ def _check_rivals(
     others = [each for each in installed if each.engine.name != OURS]
     if (others or OURS in (options.engine or ())) and not named:
         return
-    packages = " ".join(named or missing)
+    absent = [each for each in engines if each.name in (named or missing)]
+    packages = " ".join(each.package or each.name for each in absent)
     reasons = "; ".join(f"{name}: {missing[name]}" for name in named or missing)
     raise EngineError(
         f"there is nobody to compare with ({reasons}): pip install {packages}, beside leanconv or "

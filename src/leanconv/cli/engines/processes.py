@@ -34,12 +34,14 @@ class Engine:
         file: the engine file that `worker` loads.
         modules: the Python modules that it needs.
         paths: folders that go in front of `sys.path` in its process.
+        package: by which pip knows it, where that is not its name.
     """
 
     name: str
     file: Path
     modules: tuple[str, ...]
     paths: tuple[Path, ...] = ()
+    package: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,13 @@ ENGINES: tuple[Engine, ...] = (
     LEANCONV,
     Engine("onnxruntime", _HERE / "engine_onnxruntime.py", ("numpy", "onnxruntime")),
     Engine("openvino", _HERE / "engine_openvino.py", ("numpy", "openvino")),
+    Engine(
+        "litert",
+        _HERE / "engine_litert.py",
+        ("numpy", "ai_edge_litert"),
+        (_HERE.parents[2],),
+        "ai-edge-litert",
+    ),
 )
 # Of gradients of one convolution, which a file of JSON names.
 GRADIENT_ENGINES: tuple[Engine, ...] = (
