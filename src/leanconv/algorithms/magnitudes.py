@@ -32,6 +32,7 @@ import numpy as np
 from leanconv.algorithms.problem import Problem, products, walk_steps
 from leanconv.graph.edit import release_read
 from leanconv.graph.factors import LEAST_TAPS, Factors, factors_of
+from leanconv.graph.ir import number_of
 from leanconv.graph.zeros import LEAST, MOST_PIXELS, Known, Zeros, known, zeros_of
 from leanconv.records import dataclass, replace
 from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype
@@ -79,9 +80,6 @@ class PairTraits:
     @staticmethod
     def of(w: np.ndarray, lanes: int) -> PairTraits:
         """The traits of int8 weights (K, C/g, taps…), with `lanes` outputs in a vector."""
-        if isinstance(w, Known):
-            assert isinstance(w.pairs, PairTraits), "a stand-in without what is known of its pairs"
-            return w.pairs
         w = w.reshape(*w.shape[:2], -1)
         if not w.size or (2 * int(w.min()) >= -TWO and 2 * int(w.max()) <= TWO):
             return PairTraits(0, True, True)
@@ -102,6 +100,25 @@ class PairTraits:
         if groups == 1:
             return self.excess
         return 0 if (self.narrow if inputs == 1 else self.neighbours) else None
+
+
+def pair_traits(w: np.ndarray, lanes: int) -> PairTraits | None:
+    """Return the traits of weights, or of those that they stand for; None unless they are int8."""
+    if isinstance(w, Known):
+        return w.pairs if isinstance(w.pairs, PairTraits) else None
+    if w.dtype != INT8.numpy or w.ndim < 3:
+        return None
+    case = number_of(w), lanes
+    known = _pairs.get(case)
+    if known is None:
+        if len(_pairs) >= _MOST_KNOWN:
+            _pairs.clear()
+        known = _pairs[case] = PairTraits.of(w, lanes)
+    return known
+
+
+_pairs: dict[tuple[int, int], PairTraits] = {}  # by the weights' number
+_MOST_KNOWN = 4096
 
 
 def exceeding(w: np.ndarray) -> np.ndarray:
@@ -258,7 +275,7 @@ def stand_in(w: np.ndarray, pixels: int, lanes: int | None = None) -> np.ndarray
     value = dtype.least_normal if are_small(w) else 0.0
     if dtype in (INT8, UINT8) and w.size:
         value = alike(w)
-        pairs = PairTraits.of(w, lanes) if lanes and dtype == INT8 else None
+        pairs = pair_traits(w, lanes) if lanes else None
         release_read(w)
     found = np.broadcast_to(np.array(value, w.dtype), w.shape)
     return known(found, zeros_of(w, sliced=pixels <= MOST_PIXELS), factors_in(w), pairs)

@@ -24,7 +24,13 @@ from leanconv.algorithms import select
 from leanconv.algorithms.common.conv import Conv, GroupedConv
 from leanconv.algorithms.fused.kernel import Constants
 from leanconv.algorithms.interface import Candidate
-from leanconv.algorithms.magnitudes import PairTraits, WeightTraits, are_small, sum_bits
+from leanconv.algorithms.magnitudes import (
+    PairTraits,
+    WeightTraits,
+    are_small,
+    pair_traits,
+    sum_bits,
+)
 from leanconv.algorithms.problem import Problem, default_error, half_error
 from leanconv.codegen.dot import dot_of, fitting_lanes, group_of, takes_bytes, way_of
 from leanconv.codegen.epilogue import Epilogue
@@ -39,7 +45,7 @@ from leanconv.records import cached_property, replace
 from leanconv.spec import Activation, ConvSpec, Format
 from leanconv.spec.requantise import Quantisation, Requantise
 from leanconv.target import Target
-from leanconv.types import HALVES, INT8, INT32, SINGLE, UINT8, DType, Precision
+from leanconv.types import HALVES, INT32, SINGLE, UINT8, DType, Precision
 from leanconv.units import shape_text
 
 _CONSTANTS, _CODE_CONSTANTS = (1, 2, 4), (1, 2, 3, 5)  # inputs that are packed, of codes the latter
@@ -142,15 +148,7 @@ def sums_have(node: Node, graph: Graph) -> int:
 def pairs_in(w: np.ndarray, target: Target) -> PairTraits | None:
     """Return what is known of pairs of int8 weights; None where a target has no use for it."""
     lanes = fitting_lanes(target)
-    if lanes is None or w.dtype != INT8.numpy or w.ndim < 3:
-        return None
-    case = number_of(w), lanes
-    known = _pairs.get(case)
-    if known is None:
-        if len(_pairs) >= _MOST_KNOWN:
-            _pairs.clear()
-        known = _pairs[case] = PairTraits.of(w, lanes)
-    return known
+    return None if lanes is None else pair_traits(w, lanes)
 
 
 def excess_in(node: Node, graph: Graph, target: Target) -> int | None:
@@ -161,7 +159,6 @@ def excess_in(node: Node, graph: Graph, target: Target) -> int | None:
 
 
 _sum_bits: dict[tuple[int, DType], int] = {}  # by the weights' number
-_pairs: dict[tuple[int, int], PairTraits] = {}
 _MOST_KNOWN = 4096
 
 

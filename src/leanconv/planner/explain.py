@@ -275,6 +275,7 @@ class _Names:
             shown = str(choice.parameters).replace("=", " ").replace(",", ", ")
             if algorithm == "direct":  # of codes
                 shown = self._parameters(node, node_cost.decision)
+                words = f"{algorithm} ({shown})" if shown else algorithm
             return {"words": words, "parameters": shown, "selector": None}
         parameters = self._parameters(node, node_cost.decision)
         form = re.match(r"F(\([^)]*\))|([\d.]+% of the weights are 0)", parameters)

@@ -286,8 +286,8 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     choice = Choice("direct", found, error=piece_error(problem, piece))
     details = f"pieces of {piece} products in float16" if piece else ""
     if isinstance(made, DirectConv) and made.way == "bytes":
-        share = f", {made.excess_share:.1%} more where they exceed 16 bits" if made.excess else ""
-        details = f"sums of two products of bytes{share}"
+        share = f", {made.excess_share:.1%} exceed" if made.excess else ""
+        details = f"bytes by twos{share}"
     candidate = one_kernel_candidate(choice, problem, made, details)
     if not isinstance(made, DirectConv) or not made.excess:
         return candidate
