@@ -73,13 +73,14 @@ def test_groups_need_pairs_that_fit_wherever_they_begin(target: Target) -> None:
     found = PairTraits.of(w, 8)
     assert found.excess_in(1, 4) == 0
     assert found.excess_in(4, 4) is None
-    assert PairTraits.of(w[:, :1] + np.int8(64), 8).excess_in(4, 1) == 0
-    assert PairTraits.of(w[:, :1] + np.int8(65), 8).excess_in(4, 1) is None
+    for groups in (1, 4):
+        assert PairTraits.of(w[:, :1] + np.int8(64), 8).excess_in(groups, 1) == 0
+        assert PairTraits.of(w[:, :1] + np.int8(65), 8).excess_in(groups, 1) is None
 
 
 @pytest.mark.drawn
 @targets
-@pytest.mark.parametrize("text", SHAPES[:-1])
+@pytest.mark.parametrize("text", SHAPES[1:-1])
 def test_sums_at_the_limits_are_exact(text: str, target: Target) -> None:
     spec = ConvSpec.parse(text, precision=U8S8, bias=True)
     w, random = weights_of(spec), np.random.default_rng(2)
@@ -106,7 +107,7 @@ def test_depthwise_sums_of_narrow_weights_are_exact(target: Target) -> None:
 
 @pytest.mark.drawn
 @targets
-@pytest.mark.parametrize("text", SHAPES[:-1])
+@pytest.mark.parametrize("text", SHAPES[1:-1])
 def test_what_exceeds_is_added_exactly(text: str, target: Target) -> None:
     spec = ConvSpec.parse(text, precision=U8S8, bias=True)
     w, random = weights_of(spec), np.random.default_rng(7)
@@ -120,7 +121,7 @@ def test_what_exceeds_is_added_exactly(text: str, target: Target) -> None:
     (use,) = candidate(spec, target, w=w).kernels
     assert isinstance(use.kernel, DirectConv)
     found = PairTraits.of(w, target.lanes(INT32)).excess
-    assert found or inputs == 1
+    assert found
     rare = found * 32 <= 0.2 * w.size  # where outputs and channels fill vectors
     assert use.kernel.excess == found or not rare
     assert use.kernel.way == "bytes" or not rare

@@ -96,10 +96,15 @@ class PairTraits:
         return PairTraits(excess, neighbours, narrow=False)
 
     def excess_in(self, groups: int, inputs: int) -> int | None:
-        """Return `excess` for a convolution; of one with groups 0, or None if some pairs exceed."""
+        """Return `excess` for a convolution; of one with groups 0, or None if some pairs exceed.
+
+        Weights of one input channel lie beside those of other taps.
+        """
+        if inputs == 1:
+            return 0 if self.narrow else None
         if groups == 1:
             return self.excess
-        return 0 if (self.narrow if inputs == 1 else self.neighbours) else None
+        return 0 if self.neighbours else None
 
 
 def pair_traits(w: np.ndarray, lanes: int) -> PairTraits | None:
