@@ -103,6 +103,18 @@ def test_slices_of_many_rows(inner: int, target: Target) -> None:
     check("Compress", [x, sparse(x.shape, 0.5, BOOL)], target, 0)
 
 
+def test_pieces_are_few() -> None:
+    """Each adds up the counts of all, so that many would take time by their square."""
+    wide, long = np.zeros((10_000, 600), "f4"), sparse((33 * PIECE + 7,), 0.01, BOOL)
+    wide[:, 0] = np.arange(10_000)
+    flags = sparse((10_000,), 0.02, BOOL)
+    found = Case(nonzero, "Compress", [wide, flags], {"axis": 0}).lower(ALL[0], blocked=False).calls
+    found += Case(nonzero, "NonZero", [long], {"rows": False}).lower(ALL[0], blocked=False).calls
+    assert all(call.kernel.chunks <= 32 for call in found)
+    check("NonZero", [long], ALL[0])
+    check("Compress", [wide, flags], ALL[0], 0)
+
+
 def test_another_machine() -> None:
     """Vectors of NEON, in an emulator where it is needed."""
     for count in (3, 17, 200):

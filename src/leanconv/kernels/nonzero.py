@@ -33,6 +33,7 @@ _MOST = 1 << 31  # elements; places have 32 bits
 _LANES = 8  # of a mask that is looked up
 _SLACK = 16  # places that a piece may write behind its own
 _LEAST_PIECE = 128  # flags
+_MOST_PIECES = 32  # to balance any number of threads; each adds up the counts of all
 
 
 @dataclass(frozen=True)
@@ -283,14 +284,15 @@ def lower(context: KernelContext) -> Lowered:
     places, counts = f"{node.key}.places", f"{node.key}.counts"
     then: _OfPieces
     if node.op == "NonZero":
-        count, piece = x.elements, PIECE
+        count = x.elements
+        piece = most(PIECE, ceil_div(count, _MOST_PIECES))
         then = ListPlaces(count, piece, x.shape or (1,), node.attributes["rows"])
         each = x.elements // next((n for n in x.shape if n != 1), 1)
     else:
         axis = node.attributes["axis"]
         outer, extent, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
         count, each = least(looked.elements, extent), 1
-        piece = most(_LEAST_PIECE, ceil_div(PIECE, inner))
+        piece = most(_LEAST_PIECE, ceil_div(PIECE, inner), ceil_div(count, _MOST_PIECES))
         then = TakeSlices(count, piece, x.dtype.bytes, outer, extent, inner)
     if count >= _MOST:
         raise UnsupportedError(
