@@ -28,6 +28,8 @@ settings.register_profile("anew", derandomize=False)
 settings.load_profile(os.environ.get("TEST_DRAWS", "same"))
 # What leanconv works around fails here, and in the processes that tests start.
 os.environ["LEANCONV_RAISE_DEFECTS"] = "1"
+# What plans is tested, not what earlier sessions planned: a test of snapshots says so.
+os.environ.setdefault("LEANCONV_SNAPSHOT_CACHE_BYTES", "0")
 
 
 # Files that would be begun among the last, and for whose end all other processes would wait.

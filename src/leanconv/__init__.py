@@ -38,9 +38,10 @@ if TYPE_CHECKING:
         plan_conv2d_backward,
         plan_conv_transpose2d_backward,
     )
+    from leanconv.api.file_network import filter_bank
     from leanconv.api.gradient_plan import GradientPlan, Gradients
     from leanconv.api.layer_plan import LayerPlan
-    from leanconv.api.load import filter_bank, load
+    from leanconv.api.load import load
     from leanconv.api.network import Network
     from leanconv.api.open_library import Library, open  # noqa: A004
     from leanconv.api.tiled import tiled
@@ -110,7 +111,7 @@ _LAZY = {
     "conv_transpose2d_backward": "leanconv.api.conv_backward",
     "plan_conv_transpose2d_backward": "leanconv.api.conv_backward",
     "Network": "leanconv.api.network",
-    "filter_bank": "leanconv.api.load",
+    "filter_bank": "leanconv.api.file_network",
     "load": "leanconv.api.load",
     "Library": "leanconv.api.open_library",
     "open": "leanconv.api.open_library",

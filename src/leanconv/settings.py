@@ -42,6 +42,9 @@ class Settings:
         weight_cache_bytes: the most that packed weights which processes share may take in a folder
             (`shared_weights` of `load`); the files used longest ago go first.
             `LEANCONV_WEIGHT_CACHE_BYTES`; 0 lets every process have its own in memory.
+        snapshot_cache_bytes: the most that snapshots of planned networks may take there; those used
+            longest ago go first. With one a process that loads the network again plans nothing.
+            `LEANCONV_SNAPSHOT_CACHE_BYTES`; 0 keeps none and uses none.
         plan_cache_bytes: the most that plans kept for later calls may hold: those of `conv2d`
             together, and those of each network for the input shapes seen (the newest is always
             kept). `LEANCONV_PLAN_CACHE_BYTES`.
@@ -64,6 +67,7 @@ class Settings:
     cache_dir: Path
     cache_bytes: int = 512 * 2**20
     weight_cache_bytes: int = 4 * 2**30
+    snapshot_cache_bytes: int = 2**30
     plan_cache_bytes: int = 2**30
     output_cache_bytes: int = 512 * 2**20
     threads: int | None = None
@@ -91,6 +95,9 @@ class Settings:
             cache_bytes=_bytes(env, "LEANCONV_CACHE_BYTES", defaults.cache_bytes),
             weight_cache_bytes=_bytes(
                 env, "LEANCONV_WEIGHT_CACHE_BYTES", defaults.weight_cache_bytes
+            ),
+            snapshot_cache_bytes=_bytes(
+                env, "LEANCONV_SNAPSHOT_CACHE_BYTES", defaults.snapshot_cache_bytes
             ),
             plan_cache_bytes=_bytes(env, "LEANCONV_PLAN_CACHE_BYTES", defaults.plan_cache_bytes),
             output_cache_bytes=_bytes(

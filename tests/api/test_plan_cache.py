@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 import leanconv as lc
-from leanconv.api.fast_call import FastCall
 from leanconv.api.plan_cache import PlanCache
+from leanconv.api.planned_call import PlannedCall
 from support.onnx_models import small_cnn
 
 
@@ -42,10 +42,10 @@ def test_weights_of_evicted_plans_count_while_others_read_them() -> None:
     x = np.ones((2, 3, 16, 16), np.float32)
     net(x)
     first = net._plans.take((net._current.given.shapes,))  # type: ignore[union-attr]
-    assert isinstance(first, FastCall)
+    assert isinstance(first, PlannedCall)
     net(np.ones((3, 3, 16, 16), np.float32))
     second = net._current
-    assert isinstance(second, FastCall)
+    assert isinstance(second, PlannedCall)
     shared = set(first.network.blocks) & set(second.network.blocks)
     assert shared
     del first  # it was evicted: only the second one holds its weights

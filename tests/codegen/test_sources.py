@@ -10,7 +10,14 @@ import pytest
 
 from leanconv.codegen import keys
 from leanconv.codegen.host import host
-from leanconv.codegen.keys import DECIDING, EMITTING, PACKAGE, source_files, sources_hash
+from leanconv.codegen.keys import (
+    DECIDING,
+    EMITTING,
+    PACKAGE,
+    PLANNING,
+    source_files,
+    sources_hash,
+)
 
 _DECISIONS = ("planner/decisions.py", "planner/found_plans.py", "planner/tuner.py")
 
@@ -77,8 +84,15 @@ def test_objects_are_kept_by_all_that_emits() -> None:
     assert needed <= hashed(EMITTING)
 
 
+def test_snapshots_are_kept_by_all_that_plans() -> None:
+    needed = reached([PACKAGE / "api" / "load.py"])
+    others = {path for path in needed if "gpu" in path.parts or "measured_error" in path.name}
+    assert PACKAGE / "api" / "cpu_backend.py" in needed
+    assert needed - others <= hashed(PLANNING)
+
+
 def test_every_file_on_disk_is_hashed_once() -> None:
-    files = list(source_files(PACKAGE, DECIDING))
+    files = list(source_files(PACKAGE, PLANNING))
     assert len(files) == len(set(files))
 
 

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 import leanconv as lc
-from leanconv.api.load import model_source
+from leanconv.api.options import model_source
 from leanconv.cli.quantize_page import layer_counts, notes, quantize_page
 from leanconv.quantizer.float_network import folded, read_graph
 from leanconv.quantizer.result import (

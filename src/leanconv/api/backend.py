@@ -17,7 +17,7 @@ from leanconv.types import DType
 from leanconv.units import format_bytes
 
 if TYPE_CHECKING:  # what networks have: one convolution imports no reader of files
-    from leanconv.api.inputs import Known, Shape
+    from leanconv.api.inputs import Known, Ports, Shape
     from leanconv.graph.ir import TensorType
     from leanconv.graph.onnx_import import Model
 
@@ -69,14 +69,22 @@ class NetworkFacts(Protocol):
 
 
 class Compiled(Protocol):
-    """A network compiled for fixed input shapes."""
+    """A network compiled for fixed input shapes, which may be known by a snapshot of its plan."""
 
     def is_for(self, shapes: tuple[Shape, ...], known: Known) -> bool:
         """Return whether it was compiled for these shapes, and these values of deciding inputs."""
 
     @property
-    def plan(self) -> NetworkFacts:
-        """The plan that the compiled network runs."""
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of all inputs."""
+
+    @property
+    def outputs(self) -> Mapping[str, TensorType | None]:
+        """Types of the outputs by name; None where the extents follow from values in a run."""
+
+    @property
+    def planned(self) -> Planned | None:
+        """Itself, with its plan; None of a snapshot, which has none."""
 
     @property
     def used_bytes(self) -> int:
@@ -94,6 +102,14 @@ class Compiled(Protocol):
 
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """The outputs for arrays that `Backend.validated` returned."""
+
+
+class Planned(Compiled, Protocol):
+    """A compiled network with its plan."""
+
+    @property
+    def plan(self) -> NetworkFacts:
+        """The plan that the compiled network runs."""
 
     def time_steps(self, arrays: Sequence[Any], repeats: int) -> list[list[int]]:
         """Run step by step: for each step the nanoseconds of every repeat."""
@@ -114,6 +130,18 @@ class Backend(Protocol):
     @property
     def model(self) -> Model:
         """The network as read from its file."""
+
+    @property
+    def ports(self) -> Ports | None:
+        """Inputs and outputs as the file declares them; None where the model says it."""
+
+    @property
+    def whole(self) -> PlanningBackend:
+        """The backend that makes plans: itself, or for one of snapshots the one that made them.
+
+        Raises:
+            InputError: the file has changed since.
+        """
 
     @property
     def input_dtype(self) -> DType:
@@ -158,8 +186,8 @@ class Backend(Protocol):
             Shapes of all inputs, with known values of some, to compile for at once.
         """
 
-    def compile(self, shapes: tuple[Shape, ...], known: Known) -> Compiled:
-        """Compile for input shapes.
+    def compile(self, shapes: tuple[Shape, ...], known: Known) -> Compiled | None:
+        """Compile for input shapes; None where snapshots lack them, and `whole` is to compile.
 
         Args:
             shapes: of all inputs.
@@ -174,6 +202,16 @@ class Backend(Protocol):
 
     def copied(self, compiled: Compiled | None) -> Backend:
         """A backend for a copy of the network, which follows the plan if that was measured."""
+
+
+class PlanningBackend(Backend, Protocol):
+    """A backend that plans: all but those of snapshots."""
+
+    def compile(self, shapes: tuple[Shape, ...], known: Known) -> Planned:
+        """Plan and compile for input shapes, as `Backend` says."""
+
+    def of_model(self, model: Model) -> PlanningBackend:
+        """Return a backend with these options for another model, such as this at fixed shapes."""
 
 
 @dataclass(frozen=True)

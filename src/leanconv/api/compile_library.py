@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.file_network import completed, limiting_beside
 from leanconv.api.library_files import Summary, example, header, summary
 from leanconv.api.library_links import SUFFIXES, WHEEL, library_suffix, linker_of, packed
-from leanconv.api.load import completed, limiting_beside, model_source
-from leanconv.api.options import NetworkOptions, checked_dtype
+from leanconv.api.options import NetworkOptions, checked_dtype, model_source
 from leanconv.api.stated_shapes import with_shapes
 from leanconv.api.wheel import wheel_name, write_wheel
 from leanconv.codegen.machine_code import linked_object, with_features

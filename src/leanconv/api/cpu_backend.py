@@ -13,11 +13,13 @@ import numpy as np
 
 from leanconv.api.backend import Compiled
 from leanconv.api.cpu_graphs import CpuGraphs
-from leanconv.api.fast_call import FastCall, Given, TailCall
+from leanconv.api.fast_call import Given
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape, validated_input
 from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
+from leanconv.api.planned_call import PlannedCall, TailCall
 from leanconv.api.segment_networks import SegmentNetworks
+from leanconv.api.snapshots import Snapshots
 from leanconv.api.stated_shapes import ShapeRanges, with_sizes
 from leanconv.codegen.compiler import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
@@ -56,12 +58,14 @@ class CpuBackend(CpuGraphs):
         pinned: a plan to follow where it fits.
         ranges: the shapes that it is for; None for any that the file takes.
         target: the processor that it plans for; by default the settings', or this one.
+        snapshots: where the networks that it makes are kept; None keeps none.
 
     Attributes:
         ahead: the code of these shapes.
     """
 
     most_cached = 2**31  # bounded in bytes alone
+    ports = None  # the model has them
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class CpuBackend(CpuGraphs):
         pinned: PlanFile | None = None,
         ranges: ShapeRanges | None = None,
         target: Target | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         super().__init__(model, options, pinned, target)
         self.input_dtype = self.dtype
@@ -78,9 +83,15 @@ class CpuBackend(CpuGraphs):
         made_for = f"{self.dtype} {self.accuracy}"
         self._shared = SharedMemory(files=_weight_files(options), made_for=made_for)
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
+        self._snapshots = snapshots
         self._ranges, self.ahead = ranges, CodeAhead(self.target)
         make = self._network_of
         self._segments = SegmentNetworks(model, self.dtype, make, settings.plan_cache_bytes)
+
+    @property
+    def whole(self) -> CpuBackend:
+        """Itself: it makes plans."""
+        return self
 
     def private_bytes(self, held: Held) -> int:
         """The bytes of `held`, but for weights in a file that processes share."""
@@ -108,11 +119,11 @@ class CpuBackend(CpuGraphs):
         pairs = zip(arrays, self._inputs, strict=True)
         return [validated_input(array, spec) for array, spec in pairs]
 
-    def compile(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> FastCall:
+    def compile(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> PlannedCall:
         """Plan, emit and compile for input shapes, and for the values of `deciding` inputs."""
         return self._deciding(known, lambda chosen: self._compiled_for(shapes, chosen))
 
-    def _compiled_for(self, shapes: tuple[Shape, ...], known: Known) -> FastCall:
+    def _compiled_for(self, shapes: tuple[Shape, ...], known: Known) -> PlannedCall:
         try:
             return self._compiled_within(shapes, known)
         except BudgetError:
@@ -133,7 +144,7 @@ class CpuBackend(CpuGraphs):
         made._shared, made.deciding = self._shared, self.deciding
         return made
 
-    def _compiled_within(self, shapes: tuple[Shape, ...], known: Known) -> FastCall:
+    def _compiled_within(self, shapes: tuple[Shape, ...], known: Known) -> PlannedCall:
         if self._ranges is not None:
             self._ranges.check(shapes, known)
         probed, self._probed = self._probed, None
@@ -145,7 +156,10 @@ class CpuBackend(CpuGraphs):
         given = Given(tuple(spec.name for spec in self._inputs), shapes, known)
         if tail is not None:
             return self._with_tail(given, owned, tail)
-        return FastCall(given, self._compiled(owned))
+        call = PlannedCall(given, self._compiled(owned))
+        if self._snapshots is not None and not self.deciding:
+            self._snapshots.keep(self.model, self.dtype, call)
+        return call
 
     def _with_tail(self, given: Given, owned: OwnedGraph, tail: Tail) -> TailCall:
         """A compiled network with its tail, whose arrays the memory limit counts."""
@@ -245,7 +259,7 @@ class CpuBackend(CpuGraphs):
 
     def limit_to(self, memory_limit: int) -> None:
         """Let later plans take at most so many bytes, whatever the options of `load`."""
-        self._options = replace(self._options, memory_limit=memory_limit)
+        self._options, self._snapshots = replace(self._options, memory_limit=memory_limit), None
         self.__dict__.pop("_in_least_parts", None)
 
     def portable(self, shapes: tuple[Shape, ...], compact: bool = False) -> PortableNetwork:
@@ -335,7 +349,7 @@ class CpuBackend(CpuGraphs):
     def copied(self, compiled: Compiled | None) -> CpuBackend:
         """A backend for a copy; it follows a tuned plan, as a new measurement may differ."""
         pinned = self._pinned
-        if self._options.tune and isinstance(compiled, FastCall):
+        if self._options.tune and isinstance(compiled, PlannedCall):
             pinned = compiled.plan.file()
         return CpuBackend(self.model, self._options, pinned, self._ranges, self.target)
 

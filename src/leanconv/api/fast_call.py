@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from ctypes import string_at
 from math import prod
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
+from leanconv.api.backend import Planned
 from leanconv.api.inputs import Known, Shape
-from leanconv.api.segment_networks import SegmentNetworks
-from leanconv.graph.convert.selection import cut
-from leanconv.graph.data_dependent import Tail
-from leanconv.graph.data_dependent_stages import Stages
 from leanconv.graph.ir import TensorType
-from leanconv.planner.compiled_network import CompiledNetwork
-from leanconv.planner.explain import explain_network, summary
-from leanconv.planner.network_plan import NetworkPlan
-from leanconv.records import dataclass, replace
+from leanconv.records import dataclass
 from leanconv.runtime.arrays import Lookup
-from leanconv.runtime.memory import Held
+from leanconv.runtime.memory import ArenaPart, Held, Memory, Outputs
 from leanconv.types import as_dtype
 
 # Small outputs are allocated several at a time: right after a run, when the caches hold little of
@@ -44,7 +38,32 @@ class Given:
     known: Known
 
 
-class FastCall:
+class Runnable(Protocol):
+    """A network in memory: planned in this process, or from a snapshot of another one's plan."""
+
+    memory: Memory
+    outputs: Outputs
+    arena: ArenaPart
+    blocks: Mapping[int, int]
+    code_bytes: int
+    shared_bytes: int
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Types of the arrays that it reads, by name."""
+
+    @property
+    def results(self) -> Mapping[str, TensorType]:
+        """Types of the arrays that it gives, by name."""
+
+    def run(self, addresses: Sequence[int]) -> None:
+        """Run on arrays at these addresses: inputs, then outputs."""
+
+
+_Runs = TypeVar("_Runs", bound=Runnable)
+
+
+class FastCall(Generic[_Runs]):
     """A compiled network, and fast paths to call it.
 
     Args:
@@ -52,11 +71,11 @@ class FastCall:
         network: the compiled network.
     """
 
-    def __init__(self, given: Given, network: CompiledNetwork) -> None:
+    def __init__(self, given: Given, network: _Runs) -> None:
         self.given, self.network = given, network
-        kinds = tuple(network.plan.results.values())
+        kinds = tuple(network.results.values())
         self._read = [n for n, name in enumerate(given.names) if name not in given.known]
-        read = network.plan.inputs.values()
+        read = network.inputs.values()
         self._lookups = [Lookup(kind.shape, kind.dtype) for kind in read]
         self._pairs = list(zip(self._lookups, self._read, strict=True))
         self._makers = [network.outputs.maker(kind.shape, kind.dtype) for kind in kinds]
@@ -77,9 +96,19 @@ class FastCall:
         return all(n in known and known[n].tobytes() == a.tobytes() for n, a in pairs)
 
     @property
-    def plan(self) -> NetworkPlan:
-        """The plan of the compiled network."""
-        return self.network.plan
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of all inputs."""
+        return self.given.shapes
+
+    @property
+    def planned(self) -> Planned | None:
+        """None: a plan is what `PlannedCall` has."""
+        return None
+
+    @property
+    def outputs(self) -> Mapping[str, TensorType | None]:
+        """Types of the outputs by name; None where the extents follow from values in a run."""
+        return self.network.results
 
     @property
     def used_bytes(self) -> int:
@@ -140,23 +169,6 @@ class FastCall:
         read = [arrays[index] for index in self._read]
         return [array.ctypes.data for array in (*read, *results)]
 
-    def time_steps(self, arrays: Sequence[np.ndarray], repeats: int) -> list[list[int]]:
-        """Run step by step: for each step the nanoseconds of every repeat."""
-        results = self.new_outputs()  # a name, so that they live until all runs are done
-        return self.network.time_steps(self._addresses(arrays, results), repeats)
-
-    def step_estimates(self) -> tuple[int, ...]:
-        """For each step the nanoseconds that the plan predicts."""
-        return self.plan.step_estimates()
-
-    def explain(self) -> str:
-        """Say how every step is computed, with its bytes, and what makes the memory."""
-        return summary(self.plan, self.network.decided)
-
-    def report(self, front: bool) -> dict[str, Any]:
-        """Say of every layer which candidates there were and why all but one lost, as JSON."""
-        return explain_network(self.plan, self.network.decided, front)
-
     def _first_of_several(self) -> _Outputs:
         """New arrays for the outputs; more of them are kept for later calls."""
         first, *others = [self._placed_outputs() for _ in range(self._allocated_at_once)]
@@ -170,105 +182,3 @@ class FastCall:
     def new_outputs(self) -> list[np.ndarray]:
         """Arrays for the outputs."""
         return [make()[0] for make in self._makers]
-
-
-class TailCall(FastCall):
-    """A compiled network whose last outputs a tail computes.
-
-    Args:
-        given: shapes and values that it is compiled for.
-        network: gives what the tail reads.
-        tail: nodes that run after the network.
-        inputs: types of what is given, by name.
-        outputs: names of what both give, in order.
-        segments: compiles parts of the tail.
-        room: bytes that arrays and segments may take in a run; None where the plan bounds arrays,
-            and where there is no memory limit.
-    """
-
-    def __init__(
-        self,
-        given: Given,
-        network: CompiledNetwork,
-        tail: Tail,
-        inputs: Mapping[str, TensorType],
-        outputs: Sequence[str],
-        segments: SegmentNetworks,
-        room: int | None,
-    ) -> None:
-        super().__init__(given, network)
-        self._tail, self._outputs, self._segments = tail, outputs, segments
-        self._room = room
-        # Where outputs are found, or the room that they are cut from, how many there are, the axis.
-        places = {name: number for number, name in enumerate(network.plan.results)}
-        cuts = {name: (places[room], places[n], axis) for name, room, n, axis in tail.cuts}
-        self._cuts = [cuts.get(name) or (places[name], -1, 0) for name in outputs] if cuts else []
-        plan = network.plan
-        small = plan.late_bounded and plan.late_bytes <= tail.limits.late_bytes
-        self._stages = Stages(tail, bounded=small)
-        read = ((n, name) for n, name in enumerate(given.names) if name in tail.reads)
-        self._late = [(n, name, Lookup(inputs[name].shape, inputs[name].dtype)) for n, name in read]
-        # What the network gives, and which of it to the tail alone.
-        self._made = tuple(places)
-        self._hidden = [number for name, number in places.items() if name not in outputs]
-        self._hides_all = len(self._hidden) == len(places)
-
-    @property
-    def plan(self) -> NetworkPlan:
-        """The network's plan, with the bytes of the segments that runs have compiled until now."""
-        plan, kept = self.network.plan, self._segments.bytes
-        if plan.segment_bytes != kept:
-            plan = self.network.plan = replace(plan, segment_bytes=kept)
-        return plan
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of weights and arenas, and the most that the arrays behind them take in a run."""
-        return super().used_bytes + self.network.plan.late_bytes + self._segments.bytes
-
-    def call(self, x: object) -> None:
-        """Return None: only the general path has a tail."""
-
-    def call_all(self, arrays: Sequence[object]) -> list[np.ndarray] | None:
-        """Run as a `FastCall` does; None, too, where each node of the tail is bound in a run."""
-        read: dict[str, np.ndarray] = {}
-        for index, name, lookup in self._late:
-            array: Any = arrays[index]
-            if not lookup(array):
-                return None
-            read[name] = array
-        made = self._called(arrays) if self._stages.serve or self._cuts else None
-        if made is None:
-            return None
-        results = self._cut(made[0]) if self._cuts else self._finished(read, made[0])
-        if self._hides_all and not [each for each in results if each.base is not None]:
-            self._spare_outputs.append(made)  # else a user has some of them
-        return results
-
-    def _cut(self, found: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs, where all that is left to do is to cut arrays."""
-        return [
-            found[number] if count < 0 else cut(found[number], found[count].item(), axis)
-            for number, count, axis in self._cuts
-        ]
-
-    def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs for contiguous arrays of the right shapes and dtype."""
-        found = super().run(arrays)
-        read = {name: arrays[index] for index, name, _ in self._late}
-        return self._cut(found) if self._cuts else self._finished(read, found)
-
-    def _finished(
-        self, read: Mapping[str, np.ndarray], found: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        """Compute the outputs of inputs that the tail reads and of the network's outputs."""
-        tail, room = self._tail, self._room
-        given = dict(zip(self._made, found, strict=True))
-        values = {**read, **given} if read else given
-        most = tail.limits.late_bytes
-        most = most if room is None else min(most, room - self._segments.bytes)
-        lent = found if self._hides_all else [found[number] for number in self._hidden]
-        made = self._stages.run(values, most, lent)
-        if made is None:
-            made = tail.run(values, self._segments, room)
-        return [made[name] if name in made else given[name] for name in self._outputs]

@@ -12,7 +12,6 @@ import numpy as np
 from leanconv.api.conv_arguments import array_mend, in_place, is_array
 from leanconv.errors import InputError, memory_reported, shown
 from leanconv.graph.ir import TensorType
-from leanconv.graph.narrow_codes import taken
 from leanconv.graph.network_inputs import is_small
 from leanconv.records import dataclass, replace
 from leanconv.spec.arguments import fits, mended, resized
@@ -45,6 +44,13 @@ class InputSpec:
     def __str__(self) -> str:
         return self.name if self.shape is None else f"{self.name}[{shape_text(self.shape)}]"
 
+    @property
+    def static_shape(self) -> Shape | None:
+        """The shape where all of it is numbers, otherwise None."""
+        if self.shape is None or not all(isinstance(extent, int) for extent in self.shape):
+            return None
+        return tuple(int(extent) for extent in self.shape if isinstance(extent, int))
+
     def takes(self, shape: Shape | None) -> bool:
         """Return whether an array of that shape fits."""
         return shape is not None and (self.shape is None or fits(shape, self.shape))
@@ -61,6 +67,26 @@ def input_specs(model: Model, dtype: DType) -> tuple[InputSpec, ...]:
         InputSpec(i.name, i.shape, dtype if i.dtype == model.dtype else i.dtype)
         for i in model.inputs
     )
+
+
+@dataclass(frozen=True)
+class Ports:
+    """What a network takes and gives, as far as it is known without a plan.
+
+    Attributes:
+        inputs, outputs: each with a `name`, a `shape` and a `dtype`.
+        metadata: the file's own key-value pairs.
+    """
+
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[InputSpec, ...]
+    metadata: Mapping[str, str]
+
+    @staticmethod
+    def of(model: Model, input_dtype: DType, dtype: DType) -> Ports:
+        """Return those of a model, of whose floats inputs and outputs are given in these types."""
+        inputs, outputs = input_specs(model, input_dtype), output_specs(model, dtype)
+        return Ports(inputs, outputs, model.metadata)
 
 
 def bound_by(
@@ -108,26 +134,37 @@ def given_values(
     return chosen
 
 
-def output_specs(
-    model: Model, dtype: DType, computed: Mapping[str, TensorType | None] | None = None
-) -> tuple[InputSpec, ...]:
+def output_specs(model: Model, dtype: DType) -> tuple[InputSpec, ...]:
     """Return the specs of a network's outputs.
 
     Args:
         model: the network as read from its file.
         dtype: that outputs are given in that the file has in the dtype in which it computes.
-        computed: types in a plan by name; what the file says counts for outputs without, which are
-            computed behind its steps.
     """
     kinds = [dtype if each in (None, model.dtype) else each for each in model.output_dtypes]
     declared = zip(model.outputs, model.output_shapes, kinds, strict=True)
-    specs = []
-    for name, shape, kind in declared:
-        found = computed.get(name) if computed else None
-        if found is not None:
-            shape, kind = found.shape, found.dtype if kind.held == kind else kind
-        specs.append(InputSpec(name, shape, kind))
-    return tuple(specs)
+    return tuple(InputSpec(name, shape, kind) for name, shape, kind in declared)
+
+
+def planned_specs(
+    specs: Iterable[InputSpec], computed: Mapping[str, TensorType | None]
+) -> tuple[InputSpec, ...]:
+    """Return the specs of outputs in a plan.
+
+    Args:
+        specs: as the file declares them.
+        computed: types in the plan by name; what the file says counts for outputs without, which
+            are computed behind its steps.
+    """
+
+    def planned(spec: InputSpec) -> InputSpec:
+        found = computed.get(spec.name)
+        if found is None:
+            return spec
+        kind = found.dtype if spec.dtype.held == spec.dtype else spec.dtype
+        return InputSpec(spec.name, found.shape, kind)
+
+    return tuple(map(planned, specs))
 
 
 @memory_reported("copying an input")
@@ -176,6 +213,8 @@ def refuse_unsound(arrays: Known, of: str) -> None:
 
 def _as_codes(array: np.ndarray, spec: InputSpec) -> np.ndarray:
     """The codes of an array for an input of a type of at most 8 bits."""
+    from leanconv.graph.narrow_codes import taken  # late: it imports all operations
+
     codes = taken(array, spec.dtype)
     if codes is None:
         raise InputError(

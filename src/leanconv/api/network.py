@@ -14,6 +14,8 @@ from leanconv.api.backend import (
     Compiled,
     Footprint,
     NetworkFacts,
+    Planned,
+    PlanningBackend,
     ProfileRow,
     profile_rows,
 )
@@ -21,16 +23,14 @@ from leanconv.api.called_by_name import CalledByName
 from leanconv.api.inputs import (
     NOTHING_KNOWN,
     Known,
+    Ports,
     Shape,
-    input_specs,
-    output_specs,
+    planned_specs,
     validated_input,
 )
 from leanconv.api.plan_cache import PlanCache
-from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes, with_sizes
 from leanconv.collector import fewer_collections
 from leanconv.errors import InputError, ModelError, SpecError, memory_reported, short
-from leanconv.graph.narrow_codes import given
 from leanconv.graph.network_inputs import Names, NeedsInputsError, is_small
 from leanconv.progress import Progress, checked_progress, spending, working
 from leanconv.runtime.locks import Lock
@@ -56,25 +56,28 @@ class Network(CalledByName):
     """
 
     def __init__(self, backend: Backend, name: str = "network") -> None:
-        model, dtype = backend.model, backend.dtype
+        ports = backend.ports
+        if ports is None:
+            ports = Ports.of(backend.model, backend.input_dtype, backend.dtype)
         self._backend, self._name = backend, name
-        self.inputs = input_specs(model, backend.input_dtype)
-        self.outputs = output_specs(model, dtype)
+        self.inputs, self.outputs, self._metadata = ports.inputs, ports.outputs, ports.metadata
         kinds = (spec.dtype for spec in self.outputs)
         self._narrow = {n: kind for n, kind in enumerate(kinds) if kind.held != kind}
-        super().__init__(Names(tuple(spec.name for spec in self.inputs), model.outputs))
+        super().__init__(
+            Names(*(tuple(each.name for each in some) for some in (ports.inputs, ports.outputs)))
+        )
         self._plans = PlanCache[Compiled](
             backend.cache_bytes, keep_newest=True, most=backend.most_cached
         )
         self._planning = Lock("the planning of the same network")
         self._current: Compiled | None = None
-        small = (n for n, each in enumerate(model.inputs) if is_small(each.shape, each.dtype))
-        self._small = tuple((n, model.inputs[n].name) for n in small)
-        static = [i.static_shape for i in model.inputs]
+        small = (n for n, each in enumerate(ports.inputs) if is_small(each.shape, each.dtype))
+        self._small = tuple((n, ports.inputs[n].name) for n in small)
+        static = [each.static_shape for each in ports.inputs]
         if None not in static:
             with contextlib.suppress(NeedsInputsError):  # planned when their values come
                 compiled = self._for_shapes(tuple(s for s in static if s is not None))
-                self.outputs = output_specs(model, dtype, compiled.plan.outputs)
+                self.outputs = planned_specs(self.outputs, compiled.outputs)
         else:
             for shapes, known in backend.prepare():
                 self._for_shapes(shapes, known)
@@ -95,8 +98,11 @@ class Network(CalledByName):
 
     def _run(self, arrays: Sequence[Any]) -> list[Any]:
         found = self._found(arrays)
-        for number, kind in self._narrow.items():
-            found[number] = given(found[number], kind)
+        if self._narrow:
+            from leanconv.graph.narrow_codes import given  # late: it imports all operations
+
+            for number, kind in self._narrow.items():
+                found[number] = given(found[number], kind)
         return found
 
     def _found(self, arrays: Sequence[Any]) -> list[Any]:
@@ -141,7 +147,7 @@ class Network(CalledByName):
             given_shapes = {**shapes, **{name: array.shape for name, array in known.items()}}
         wanted = self._names.shapes(given_shapes)
         with working(self._name, checked_progress(progress)):
-            return self._for_shapes(wanted, known).plan
+            return self._planned(self._for_shapes(wanted, known)).plan
 
     def specialise(
         self,
@@ -166,16 +172,19 @@ class Network(CalledByName):
             InputError: the network does not take the shapes.
             ModelError, UnsupportedError, BudgetError: as `load` raises them.
         """
+        from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes
+
         if not are_numbers(shapes):
             raise InputError(
                 f"shapes is {short(shapes)}; expected integers such as (1, 3, 224, 224), or such a "
                 "shape by the name of each input"
             )
-        model = self._backend.model
+        backend = self.backend
+        model = backend.model
         stated, _ = with_shapes(model, shapes)
         with working(self._name, checked_progress(progress)):
             try:
-                return Network(self._backend.of_model(stated), self._name)
+                return Network(backend.of_model(stated), self._name)
             except ModelError as error:
                 raise misfit(error, model, stated) from error
 
@@ -212,14 +221,36 @@ class Network(CalledByName):
         with working(self._name), self._planning.held, spending("planning"):
             found = self._plans.get(self._key(shapes, known))
             if found is None:
-                try:
-                    found = self._backend.compile(shapes, known)
-                except ModelError as error:
-                    raise with_sizes(error, self._backend.model, shapes) from error
+                found = self._made(shapes, known)
                 held = found.held
                 key = self._key(shapes, known)
                 self._plans.put(key, found, held.own_bytes, held.blocks, held.working_bytes)
             return found
+
+    def _made(self, shapes: tuple[Shape, ...], known: Known) -> Compiled:
+        try:
+            found = self._backend.compile(shapes, known)
+            while found is None:  # no snapshot has these shapes
+                found = self.backend.compile(shapes, known)
+        except ModelError as error:
+            from leanconv.api.stated_shapes import with_sizes
+
+            raise with_sizes(error, self._backend.model, shapes) from error
+        return found
+
+    def _planned(self, compiled: Compiled) -> Planned:
+        """A compiled network with its plan, which a snapshot lacks: it is planned again then."""
+        found = compiled.planned
+        while found is None:
+            self._plan_from_file()
+            self._current = self._compile(compiled.shapes, NOTHING_KNOWN)
+            found = self._current.planned
+        return found
+
+    def _plan_from_file(self) -> None:
+        """Use no snapshots from now on; weights of those used are freed with the last of them."""
+        self._backend = self._backend.whole
+        self._plans.clear()
 
     # -- copies ----------------------------------------------------------------------------
     def __copy__(self) -> Network:
@@ -241,22 +272,29 @@ class Network(CalledByName):
 
     # -- what is known ---------------------------------------------------------------------
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> PlanningBackend:
         """The planner and compiler of the network."""
-        return self._backend
+        whole = self._backend.whole
+        if whole is not self._backend:
+            self._plan_from_file()
+        return whole
 
     @property
     def metadata(self) -> dict[str, str]:
         """The file's own key-value pairs."""
-        return dict(self._backend.model.metadata)
+        return dict(self._metadata)
 
     @property
-    def compiled(self) -> Compiled:
-        """The compiled network for the input shapes seen last.
+    def compiled(self) -> Planned:
+        """The compiled network for the input shapes seen last, with its plan.
 
         Raises:
             InputError: the shapes are not fixed by the file, and nothing has been run yet.
         """
+        return self._planned(self._in_use)
+
+    @property
+    def _in_use(self) -> Compiled:
         if self._current is None:
             specs = ", ".join(f"{spec.name} {shape_text(spec.shape)}" for spec in self.inputs)
             raise InputError(
@@ -277,7 +315,7 @@ class Network(CalledByName):
     @property
     def used_bytes(self) -> int:
         """Bytes that were allocated for the plan in use."""
-        return self.compiled.used_bytes
+        return self._in_use.used_bytes
 
     @property
     def kept_bytes(self) -> int:
@@ -309,7 +347,7 @@ class Network(CalledByName):
         if not isinstance(repeats, int) or repeats < 1:
             raise SpecError(f"repeats is {short(repeats)}; expected an integer of at least 1")
         given = self._backend.validated(self._names.arrays(x))
-        compiled = self._for_arrays(given)
+        compiled = self._planned(self._for_arrays(given))
         compiled.run(given)
         times = compiled.time_steps(given, repeats)
         return profile_rows(compiled.plan.steps, times, compiled.step_estimates())

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, fields, replace
 from functools import partial
 from operator import index
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from leanconv.errors import SpecError, short
+from leanconv.errors import InputError, ModelError, SpecError, short
 from leanconv.records import dataclass
 from leanconv.settings import MOST_THREADS
 from leanconv.types import HALVES, DType, find_dtype
@@ -172,6 +173,30 @@ def checked_error(max_error: Any) -> float | None:
         return min(float(max_error), _ANY_ERROR)
     except OverflowError:
         return _ANY_ERROR
+
+
+def model_source(model: Any) -> Path | bytes:
+    """Return the path or the bytes, as `read_model` takes them, of any model that `load` takes."""
+    if hasattr(model, "SerializeToString"):
+        try:
+            return bytes(model.SerializeToString())
+        except Exception as error:  # protobuf's own class, which is not imported here
+            raise ModelError(
+                f"the ModelProto cannot be serialised ({error}); expected one of under 2 GiB; "
+                "save larger ones with onnx.save(model, path, save_as_external_data=True) and "
+                "load the path"
+            ) from error
+    if isinstance(model, bytes | bytearray | memoryview):
+        return bytes(model)
+    if isinstance(model, str | os.PathLike):
+        return Path(model)
+    mend = ""
+    if hasattr(model, "state_dict"):  # of torch
+        mend = "; export it: torch.onnx.export(network.eval(), (example,), 'model.onnx')"
+    raise InputError(
+        f"model is {type(model).__name__}; expected a path, the bytes of an ONNX file, or an "
+        f"onnx.ModelProto{mend}"
+    )
 
 
 def checked_algorithm(algorithm: Any) -> str | None:

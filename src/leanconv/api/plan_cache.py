@@ -136,6 +136,16 @@ class PlanCache(Generic[_Plan]):
             self._evict(evicted)
         del evicted
 
+    def clear(self) -> None:
+        """Give all plans up."""
+        if self._lock.mine():
+            return
+        with self._lock.bare:
+            given_up = list(self._plans.values())  # freed outside the lock, as in `put`
+            self._plans.clear()
+            self._recount()
+        del given_up
+
     def _evict(self, evicted: list[tuple[_Plan, Held]]) -> None:
         """Move the oldest plans out until the others fit; only under the lock.
 

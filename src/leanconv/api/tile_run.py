@@ -13,10 +13,10 @@ from zlib import crc32
 
 import numpy as np
 
-from leanconv.api.fast_call import FastCall
 from leanconv.api.file_windows import FileWindows, through_calls
 from leanconv.api.inputs import InputSpec
 from leanconv.api.network import Network
+from leanconv.api.planned_call import PlannedCall
 from leanconv.api.tile_arrays import Image, flush, read, release, write
 from leanconv.api.tile_journal import Journal, Sums
 from leanconv.api.tile_plan import TilePlan
@@ -123,9 +123,9 @@ class _Windows:
         kinds = [(plan.tile_shapes[spec.name], np.dtype(spec.dtype.numpy)) for spec in specs]
         self._read = cycle([[np.empty(*kind) for kind in kinds] for _ in range(2)])
         compiled = network.compiled
-        self._compiled: FastCall | None = None
+        self._compiled: PlannedCall | None = None
         narrow = any(spec.dtype.held != spec.dtype for spec in (*specs, *network.outputs))
-        if type(compiled) is FastCall and not narrow and not compiled.given.known:
+        if type(compiled) is PlannedCall and not narrow and not compiled.given.known:
             self._compiled = compiled
             self._results = cycle([compiled.new_outputs() for _ in range(2)])
         arrays = (*images, *outs.values())

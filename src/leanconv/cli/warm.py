@@ -176,7 +176,7 @@ def _bound(
     options: argparse.Namespace,
     groups: Sequence[Sequence[tuple[str, Any]]],
 ) -> Iterator[Warmed]:
-    from leanconv.api.fast_call import FastCall
+    from leanconv.api.planned_call import PlannedCall
 
     with progress(f"loading {name}") as shown:
         told = _teller(name, shown)
@@ -186,7 +186,7 @@ def _bound(
             inputs = input_shapes(network, shapes, options.batch, values)
             for sizes, each in _planned(network, inputs, values, told, stated=bool(shapes)):
                 made = each.compiled
-                assert isinstance(made, FastCall), f"{name} is not compiled for the CPU"
+                assert isinstance(made, PlannedCall), f"{name} is not compiled for the CPU"
                 counts = made.network.forms, made.network.compiled_forms
                 yield Warmed(name, *_described(inputs, values), sizes, *counts)
 

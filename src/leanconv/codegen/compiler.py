@@ -260,6 +260,42 @@ def _present(digests: Iterable[str], target: Target) -> dict[str, Batch | bytes]
     return found
 
 
+def _batches(keys: Sequence[str]) -> dict[str, Batch] | None:
+    """The batches that have the code of forms, by key, loaded now if it is on disk; else None."""
+    with lock:
+        found = {key: batch for key in keys if (batch := loaded(key)) is not None}
+        missing = [key for key in keys if key not in found]
+        objects = object_cache().get_all(missing)
+        if len(objects) < len({*missing}):
+            return None
+        if objects:
+            found |= dict.fromkeys(objects, load_forms(objects))
+        return found
+
+
+@memory_reported("loading kernels")
+def fetched(digests: Sequence[str], target: Target) -> Library | None:
+    """Load the code of forms without a look at their kernels.
+
+    Args:
+        digests: of their texts.
+        target: for which they were emitted; it must be able to run here.
+
+    Returns:
+        The library; None where code is neither in this process nor in the cache.
+    """
+    check_runs_here(target)
+    check_not_within(lock, "the compilation of kernels")
+    with spending("code"):
+        keys = {digest: key_of(digest, target) for digest in digests}
+        found = _batches([*keys.values()])
+        if found is None:
+            return None
+        count_kernels(len(keys), 0)
+        places = {digest: (found[key], symbol_of(key)) for digest, key in keys.items()}
+        return Library(places, {})
+
+
 def _named_text(key: str, text: str) -> str:
     return text.replace(f"@{Kernel.NAME}(", f"@{symbol_of(key)}(", 1)
 
@@ -307,14 +343,10 @@ class CodeAhead:
             return False
         digits = body.decode("ascii", "replace")
         keys = [digits[at : at + _DIGITS] for at in range(0, len(digits), _DIGITS)]
-        with lock:
-            batches = {key: loaded(key) for key in keys}
-            missing = [key for key, batch in batches.items() if batch is None]
-            objects = object_cache().get_all(missing)
-            if len(objects) < len(missing):
-                return False
-            held: Sequence[Batch | None] = [load_forms(objects)] if objects else []
-            self._kept += [*batches.values(), *held]
+        found = _batches(keys)
+        if found is None:
+            return False
+        self._kept += set(found.values())
         self.forms = len(keys)
         return True
 

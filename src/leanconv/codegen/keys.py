@@ -31,6 +31,7 @@ EMITTING = (
     "winograd",
 )
 DECIDING = (*EMITTING, "operators", "planner")  # "" has the modules of the package itself
+PLANNING = (*DECIDING, "api")
 
 
 @functools.cache
@@ -44,6 +45,13 @@ def choice_hash() -> str:
     """Hash of the sources that choose, plan or measure, and of those of `object_hash`."""
     only_deciding = [folder for folder in DECIDING if folder not in EMITTING]
     return _joined([object_hash(), sources_hash(PACKAGE, only_deciding)])
+
+
+@functools.cache
+def network_hash() -> str:
+    """Hash of all sources that a planned network follows from."""
+    rest = [folder for folder in PLANNING if folder not in DECIDING]
+    return _joined([choice_hash(), sources_hash(PACKAGE, rest)])
 
 
 def sources_hash(package: Path, folders: Sequence[str]) -> str:
@@ -79,6 +87,11 @@ def key_of(description: str, target: Target) -> str:
 def choice_key(description: str, target: Target) -> str:
     """Return the key of choices, plans or measurements by these sources for a target."""
     return _key(choice_hash(), description, target)
+
+
+def network_key(description: str, target: Target) -> str:
+    """Return the key of networks that these sources plan for a target."""
+    return _key(network_hash(), description, target)
 
 
 def _key(sources: str, description: str, target: Target) -> str:

@@ -67,7 +67,7 @@ def description(kernels: Sequence[Kernel]) -> str | None:
 
     None for kernels of others, whose sources may change: they are emitted by each process.
     """
-    if not all(map(_ours, kernels)):
+    if not all(map(ours, kernels)):
         return None
     texts = (f"{type(kernel).__module__}.{canonical_text(kernel)}" for kernel in kernels)
     return "\n".join((_versions("forms"), *texts))
@@ -75,13 +75,14 @@ def description(kernels: Sequence[Kernel]) -> str | None:
 
 def skeleton_description(kernel: Kernel) -> str | None:
     """Describe what all forms of a kernel's skeleton depend on, as `description` does."""
-    if not _ours(kernel):
+    if not ours(kernel):
         return None
     text = f"{type(kernel).__module__}.{canonical_text(split(kernel)[0])}"
     return f"{_versions('skeleton')}\n{text}"
 
 
-def _ours(kernel: Kernel) -> bool:
+def ours(kernel: Kernel) -> bool:
+    """Return whether a kernel's source is one of leanconv's, which keys on disk name."""
     return type(kernel).__module__.startswith("leanconv.")
 
 

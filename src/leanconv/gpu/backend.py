@@ -216,6 +216,11 @@ class DeviceBackend(Unpicklable):
         self.dtype = half or self._graph_dtype
         self._lock = Lock("a run of the same network")
 
+    @property
+    def whole(self) -> DeviceBackend:
+        """Itself: it makes plans."""
+        return self
+
     def private_bytes(self, held: Held) -> int:
         """Return 0: all memory is on the device."""
         return 0
@@ -242,6 +247,7 @@ class DeviceBackend(Unpicklable):
         """Return nothing to compile: kernels are checked when the input shapes are known."""
         return ()
 
+    ports = None  # the model has them
     deciding: tuple[str, ...] = ()  # no values are read: arrays may be on the device
 
     def compile(

@@ -140,10 +140,25 @@ class CompiledDeviceNetwork:
     def is_for(self, shapes: tuple[tuple[int, ...], ...], known: object) -> bool:
         """Return whether it was compiled for inputs of these shapes."""
         del known
-        return tuple(kind.shape for kind in self.plan.inputs.values()) == shapes
+        return self.shapes == shapes
 
     def call_all(self, arrays: object) -> None:
         """Return None: arrays come from other devices."""
+
+    @property
+    def planned(self) -> CompiledDeviceNetwork:
+        """Itself, with its plan."""
+        return self
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the inputs."""
+        return tuple(kind.shape for kind in self.plan.inputs.values())
+
+    @property
+    def outputs(self) -> Mapping[str, TensorType]:
+        """Types of the outputs by name."""
+        return self.plan.outputs
 
     @property
     def used_bytes(self) -> int:

@@ -65,6 +65,7 @@ class Model(FileModel):
         halves: whether numbers that the file has in float16 are computed in it.
         stored: the half precision of all values, in which they are stored, too; None without one.
         half_names: values of float16 where not all are.
+        has_data_beside: whether some of its data lies in other files, or was given with it.
     """
 
     dtype: DType
@@ -73,6 +74,7 @@ class Model(FileModel):
     halves: bool = False
     stored: DType | None = None
     half_names: frozenset[str] = frozenset()
+    has_data_beside: bool = False
 
     def bind(
         self,
@@ -304,7 +306,10 @@ def _checked(
 
 
 def read_model(
-    source: str | Path | bytes, limits: Limits | None = None, weights: GivenWeights | None = None
+    source: str | Path | bytes,
+    limits: Limits | None = None,
+    weights: GivenWeights | None = None,
+    data: memoryview | None = None,
 ) -> Model:
     """Read and check an ONNX model.
 
@@ -312,6 +317,7 @@ def read_model(
         source: the path of a file, beside which external data may be, or the file's bytes.
         limits: how much the file may use; the defaults are meant for files of any origin.
         weights: that are given with it.
+        data: the bytes of the file, where somebody has mapped or read it already.
 
     Returns:
         The model; large weights are views of the mapped file, which must not shrink while
@@ -335,7 +341,7 @@ def read_model(
         raise InputError(f"the model {str(source)!r} cannot be read: {reason(error)}") from error
     if folder:
         raise InputError(f"the model {str(source)!r} is {folder_kind(target)}")
-    data = open_view(target, InputError)
+    data = open_view(target, InputError) if data is None else data
     if len(data) > limits.file_bytes:
         refuse_other(data, path.name)
         raise InputError(
@@ -346,6 +352,11 @@ def read_model(
         return _read(data, ExternalFiles(path, weights), limits, path)
     except LeanConvError as error:
         raise located(error, f"model {str(source)!r}") from error
+
+
+def model_of(data: memoryview, path: Path | None) -> Model:
+    """Read the bytes of a model that was read before, and has no data beside; `path` had them."""
+    return _read(data, ExternalFiles(None), Limits(), path)
 
 
 def _read(
@@ -359,5 +370,6 @@ def _read(
         **vars(file),
         **vars(computed_dtype(file)),
         bytes=len(data) + files.bytes + float_bytes(file),
+        has_data_beside=files.used,
         limits=limits,
     )

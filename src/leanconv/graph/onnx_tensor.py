@@ -134,6 +134,11 @@ class ExternalFiles:
         self._open: dict[PurePath, memoryview] = {}
 
     @property
+    def used(self) -> bool:
+        """Whether anything was read that lies not in the model itself."""
+        return bool(self._open or self.given.arrays)
+
+    @property
     def bytes(self) -> int:
         """The size of all files that were opened."""
         return sum(len(view) for view in self._open.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -11,7 +12,7 @@ from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.linking import KernelForm, Library
 from leanconv.codegen.lowered import Call, Repeat
 from leanconv.errors import BudgetError
-from leanconv.graph.ir import Graph
+from leanconv.graph.ir import Graph, TensorType
 from leanconv.graph.regions import all_constants
 from leanconv.planner.budget import Planner
 from leanconv.planner.decisions import Decision
@@ -79,6 +80,7 @@ class CompiledNetwork:
         outputs: memory of its large results, which all plans share.
         forms, compiled_forms: how many its kernels have, and how many were compiled for it.
         shared_bytes: of the weights that other plans had packed already.
+        constants: addresses and bytes of the constants in memory, by where the program has them.
         blocks: bytes of the blocks that it keeps in memory, its own and other plans', by number.
         misfits: how the network differs from the pinned plan that it follows.
 
@@ -134,11 +136,27 @@ class CompiledNetwork:
             self.shared_bytes, blocks = 0, {block: None}
         self.memory.keep("weights", block)
         self.blocks = {each.number: each.bytes for each in blocks}
+        self.constants = _sized(layout, at)
         self._program = link(self.program, library, at.__getitem__, self.arena, files)
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Types of the arrays that it reads, by name."""
+        return self.plan.inputs
+
+    @property
+    def results(self) -> Mapping[str, TensorType]:
+        """Types of the arrays that it gives, by name."""
+        return self.plan.results
 
     def run(self, addresses: Sequence[int]) -> None:
         """Run on arrays at these addresses: inputs, then outputs."""
         self._program.run(addresses)
+
+    def constant(self, offset: int) -> memoryview:
+        """The bytes of the constant that begins at a byte of them, not copied."""
+        address, size = self.constants[offset]
+        return memoryview((ctypes.c_uint8 * size).from_address(address))
 
     def time_steps(self, addresses: Sequence[int], repeats: int) -> list[list[int]]:
         """Run step by step and return, for each step, the nanoseconds of every repeat."""
@@ -299,6 +317,14 @@ def _by_offset(layout: Layout, addresses: Mapping[str, int]) -> dict[int, int]:
     """Addresses of constants by where they begin in the image; one of 0 bytes may begin there."""
     names = sorted(addresses, key=lambda name: layout.sizes[name] > 0)
     return {layout.image[name]: addresses[name] for name in names}
+
+
+def _sized(layout: Layout, addresses: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+    """Addresses and bytes of constants that stay in memory, by where they begin there."""
+    sizes: dict[int, int] = {}
+    for name, offset in layout.constants.items():
+        sizes[offset] = max(layout.sizes[name], sizes.get(offset, 0))
+    return {offset: (addresses[offset], size) for offset, size in sizes.items()}
 
 
 def _files(found: Mapping[int, int], blocks: Iterable[Block]) -> Files:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from leanconv.api.inputs import bound_by
-from leanconv.api.load import load, model_source
+from leanconv.api.load import load
 from leanconv.api.network import Network
-from leanconv.api.options import checked_flag, checked_limit, checked_threads
+from leanconv.api.options import checked_flag, checked_limit, checked_threads, model_source
 from leanconv.errors import ModelError, SpecError, UnsupportedError, memory_reported, short
 from leanconv.graph.onnx_graph import OnnxGraph
 from leanconv.progress import Progress, checked_progress, working

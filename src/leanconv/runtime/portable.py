@@ -14,14 +14,17 @@ constants are tables, and its one output is the constants of the program that ru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from leanconv.codegen.linking import Library
+from leanconv.codegen.linking import KernelForm, Library
 from leanconv.records import dataclass, replace
+from leanconv.runtime import native
 from leanconv.runtime.memory import ArenaPart
 from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
+from leanconv.settings import MOST_THREADS
+from leanconv.spec.format import aligned
 
 Operand: TypeAlias = "int | Constant | Place | Slot"
 
@@ -130,3 +133,124 @@ def told_program(
     slots = program.inputs + program.outputs
     stages = linked_stages(program, lambda at: Slot(slots, at))
     return Program(stages, library, slots + 1, 0, 0, program.threads, paced, arena)
+
+
+# -- as data for a file ----------------------------------------------------------------------------
+_NUMBERS = ("chunks", "rounds", "result_count", "scratch_bytes")
+_WORDS = 1 << 63  # numbers of 64 bits have a sign
+
+
+def described(program: PortableProgram) -> dict[str, Any]:
+    """A program without repeats and streamed constants as JSON can hold it; see `program_of`."""
+    assert not program.repeats, "loops are not described"
+    assert not program.streamed, "streamed constants are not described"
+    forms = {form.form: None for form in map(_form, program.stages)}
+    numbers = {form: number for number, form in enumerate(forms)}
+    return {
+        "inputs": program.inputs,
+        "outputs": program.outputs,
+        "threads": program.threads,
+        "arena_bytes": program.arena_bytes,
+        "constant_bytes": program.constant_bytes,
+        "forms": [*forms],
+        "stages": [_described_stage(stage, numbers) for stage in program.stages],
+    }
+
+
+def _form(stage: Stage) -> KernelForm:
+    assert isinstance(stage.kernel, KernelForm)
+    return stage.kernel
+
+
+def _described_stage(stage: Stage, numbers: Mapping[str, int]) -> list[Any]:
+    form = _form(stage)
+    return [
+        numbers[form.form],
+        form.words,
+        [getattr(form, name) for name in _NUMBERS],
+        [*map(list, form.index_ranges)],
+        [form.wants_consecutive_chunks, form.reuses_scratch],
+        [*map(_described_operand, stage.operands)],
+        None if stage.scratch is None else stage.scratch.offset,
+        stage.label,
+    ]
+
+
+def _described_operand(operand: Operand) -> list[int]:
+    """Constants are numbered -1, the arena is -2, arrays of the caller have their own numbers."""
+    if isinstance(operand, Constant):
+        return [-1, operand.offset]
+    if isinstance(operand, Place):
+        return [-2, operand.offset]
+    assert isinstance(operand, Slot)
+    return [operand.number, operand.offset]
+
+
+def program_of(
+    data: Mapping[str, Any], constants: Container[int], sizes: Sequence[int]
+) -> PortableProgram:
+    """The program that `described` has described, checked as far as it says what is there.
+
+    Args:
+        data: the description.
+        constants: where those begin that there are.
+        sizes: bytes of the arrays that the caller gives and gets.
+
+    Raises:
+        ValueError, TypeError, LookupError: it is no such description; a number is out of range, or
+            an operand begins outside of the memory that it is in.
+    """
+    arena, threads = _number(data["arena_bytes"]), _number(data["threads"], 1, MOST_THREADS)
+    forms = data["forms"]
+    if not all(isinstance(form, str) for form in forms):
+        raise ValueError("a form has no name")
+
+    def operand(number: object, offset: object) -> Constant | Place | Slot:
+        at = _number(offset)
+        if number == -1:
+            if at not in constants:
+                raise ValueError(f"there is no constant at {at}")
+            return Constant(at)
+        if number == -2:
+            return Place(_number(at, 0, arena))
+        slot = _number(number, 0, len(sizes) - 1)
+        return Slot(slot, _number(at, 0, sizes[slot]))
+
+    def stage(given: Sequence[Any]) -> Stage:
+        form, words, numbers, ranges, facts, operands, scratch, label = given
+        chunks, rounds, results, scratch_bytes = map(_number, numbers)
+        if not rounds or chunks % rounds or chunks > native.MAX_CHUNKS:
+            raise ValueError(f"{chunks} chunks are not made in {rounds} rounds")
+        if not isinstance(label, str) or not all(isinstance(fact, bool) for fact in facts):
+            raise TypeError("a stage is described by values of other types")
+        place = None
+        if scratch is not None:
+            place = Place(_number(scratch, 0, arena - threads * aligned(scratch_bytes)))
+        kernel = KernelForm(
+            forms[_number(form)],
+            tuple(map(_index, words)),
+            chunks,
+            rounds,
+            results,
+            scratch_bytes,
+            tuple((_index(least), _index(most)) for least, most in ranges),
+            *facts,
+        )
+        return Stage(kernel, tuple(operand(*each) for each in operands), place, label)
+
+    inputs, outputs = _number(data["inputs"]), _number(data["outputs"])
+    if inputs + outputs != len(sizes) or len(data["stages"]) > native.MAX_STAGES:
+        raise ValueError("it is of another network")
+    stages = tuple(map(stage, data["stages"]))
+    held = _number(data["constant_bytes"])
+    return PortableProgram(stages, inputs, outputs, threads, arena, held)
+
+
+def _index(value: object) -> int:
+    return _number(value, -_WORDS, _WORDS - 1)
+
+
+def _number(value: object, least: int = 0, most: int = 1 << 62) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{value!r} is no number from {least} to {most}")
+    return value

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from leanconv.api.backend import Compiled, NetworkFacts
+from leanconv.api.backend import NetworkFacts, Planned
 from leanconv.api.cpu_backend import CpuBackend
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.api.network import Network
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 # What a plan takes beside its counted memory: tables, loaded code, Python's objects.
 _OVERHEAD_BYTES = 64 * 2**10
 Key = tuple[object, ...]
-Plan: TypeAlias = "Compiled | LibraryPlan"
+Plan: TypeAlias = "Planned | LibraryPlan"
 Facts: TypeAlias = "NetworkFacts | LibraryPlan"
 
 
