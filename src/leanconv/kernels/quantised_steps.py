@@ -73,6 +73,20 @@ _LEAST_LINE = 256  # elements of one scale that are worth its reciprocal
 _MOST_SCALE = 2.0**60  # with it, or its reciprocal, no step of a code's quotient is subnormal
 
 
+def _divided(
+    e: Function, x: Value, scale: Value, zero: Value, low: Value, high: Value, dtype: DType
+) -> Value:
+    """The codes of QuantizeLinear, of an integer as zero point: bounds of the quotient keep it."""
+    bounded = clamped(e, x / scale, low - zero, high - zero)
+    return _narrowed(e, rounded(e, bounded) + rounded(e, zero), dtype)
+
+
+def _narrowed(e: Function, words: Value, dtype: DType) -> Value:
+    """Words that a code has: bounds let LLVM pack them on x86, which bounds them at no cost."""
+    words = e.smin(e.smax(words, int(dtype.low)), int(dtype.high))
+    return e.convert("trunc", words, vector(dtype.llvm, lanes_of(words.kind)))
+
+
 def _by_reciprocal(
     e: Function, x: Value, scale: Value, zero: Value, low: Value, high: Value, dtype: DType
 ) -> Value:
@@ -172,8 +186,9 @@ def apply(
     codes = [as_float(e, x, dtype, real) for x, dtype in zip(given, takes, strict=True)]
     if gives.is_float:
         return _FUNCTIONS[op](e, *codes, *numbers)
-    if by_reciprocal:
+    if _FUNCTIONS[op] == _quantised:
         scale, zero, low, high = numbers
-        return _by_reciprocal(e, codes[0], scale, zero, low, high, gives)
+        divided = _by_reciprocal if by_reciprocal else _divided
+        return divided(e, codes[0], scale, zero, low, high, gives)
     *numbers, low, high = numbers
     return as_codes(e, _FUNCTIONS[op](e, *codes, *numbers), low, high, gives)

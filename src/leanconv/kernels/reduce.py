@@ -21,10 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from math import prod
+from math import nan, prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.lowered import Call, Lowered
+from leanconv.codegen.shuffles import any_lane
 from leanconv.codegen.tails import tile_at, where_any
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph, Node
@@ -144,31 +145,41 @@ class Extremes(InPieces):
         kind = vector(self.dtype.llvm, lanes)
         lows = [neutral(e, "min", kind) for _ in range(PARTIAL)]
         highs = [neutral(e, "max", kind) for _ in range(PARTIAL)]
+        bits = vector("i1" if target.masks_are_bits else f"i{8 * self.dtype.bytes}", lanes)
+        flags = [e.const(bits, 0)] * (PARTIAL // 2)  # where there is NaN
 
-        def take(j: int, found: Value) -> None:
-            """NaN stays in the largest alone."""
-            lows[j] = e.minimum(found, lows[j])
-            highs[j] = combine(e, "max", highs[j], found)
+        def take(j: int, *found: Value) -> None:
+            """Take a vector or two, which share a flag."""
+            for place, each in enumerate(found, j):
+                lows[place] = e.minimum(each, lows[place])
+                highs[place] = e.maximum(each, highs[place])
+            none = found[0].compare("uno", found[-1])
+            none = none if target.masks_are_bits else e.convert("sext", none, bits)
+            flags[j // 2] = flags[j // 2] | none
 
+        state = [lows, highs, flags]
         vectors, left = self.extent // lanes, target.lanes_of_tail(self.extent % lanes)
         whole = vectors // PARTIAL * PARTIAL
         with e.chunks(self.chunks):
-            for _ in where_any(e, whole, [lows, highs]):
-                with e.loop("v", whole, [lows, highs], step=PARTIAL) as v:
-                    for j in range(PARTIAL):
-                        take(j, e.load(x.at((v + j) * lanes), kind))
-            for _ in where_any(e, vectors - whole, [lows, highs]):
-                with e.loop("v", vectors, [lows, highs], start=e.i64(whole)) as v:
+            for _ in where_any(e, whole, state):
+                with e.loop("v", whole, state, step=PARTIAL) as v:
+                    for j in range(0, PARTIAL, 2):
+                        take(j, *(e.load(x.at((v + j + i) * lanes), kind) for i in range(2)))
+            for _ in where_any(e, vectors - whole, state):
+                with e.loop("v", vectors, state, start=e.i64(whole)) as v:
                     take(0, e.load(x.at(v * lanes), kind))
-            for _ in where_any(e, left, [lows, highs]):
+            for _ in where_any(e, left, state):
                 rest = e.load_first(x.at(self.extent - left), kind, left)
                 take(0, e.select(e.first_lanes(left, lanes), rest, e.broadcast(x, kind)))
             for j in range(1, PARTIAL):
-                lows[0] = e.minimum(lows[j], lows[0])
-                highs[0] = combine(e, "max", highs[0], highs[j])
+                lows[0], highs[0] = e.minimum(lows[j], lows[0]), e.maximum(highs[j], highs[0])
+            none = flags[0]
+            for other in flags[1:]:
+                none = none | other
+            none = any_lane(e, none.compare("ne", 0))
             least, most = across_lanes(e, "min", lows[0]), across_lanes(e, "max", highs[0])
-            e.store(e.select(most.compare("uno", most), most, least), y.at(0))
-            e.store(most, y.at(1))
+            for place, end in enumerate((least, most)):
+                e.store(e.select(none, e.const(end.kind, nan), end), y.at(place))
         return e.finish()
 
 
