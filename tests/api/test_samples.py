@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import leanconv as lc
 from leanconv.types import FLOAT64
 from support.network_models import images, small_model
+from support.onnx_models import model
 
 MODEL = small_model("resnext_like")
 
@@ -63,6 +66,23 @@ def test_several_samples_are_all_kept() -> None:
 
 def net_input() -> str:
     return lc.load(MODEL, threads=1).inputs[0].name
+
+
+def test_codes_within_a_chain_are_measured() -> None:
+    held = {"w": images(MODEL, 1)[:, :3, :3, :3] * 0.1, "s": np.float32(0.05), "z": np.uint8(111)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("QuantizeLinear", ["a", "s", "z"], ["b"]),
+        helper.make_node("DequantizeLinear", ["b", "s", "z"], ["c"]),
+        helper.make_node("Mul", ["c", "s"], ["d"]),
+        helper.make_node("Cast", ["d"], ["e"], to=TensorProto.INT32),
+        helper.make_node("Cast", ["e"], ["y"], to=TensorProto.FLOAT),
+    ]
+    proto = model(nodes, {"x": (1, 3, 9, 9)}, ["y"], held)
+    net = lc.load(proto.SerializeToString(), threads=1, samples=images(MODEL, 1)[:, :3, :9, :9])
+    plan: Any = net.plan
+    assert [node.op for node in plan.graph.nodes] == ["Conv", "Expression"]
+    assert net.plan.measured_error < 1e-6
 
 
 def test_a_limit_of_bytes_is_kept_beside() -> None:

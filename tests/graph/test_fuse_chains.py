@@ -22,13 +22,18 @@ from leanconv.graph.ir import Graph, Node
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.ops.pointwise import MOST_OPERANDS, MOST_TERMS, Term, terms_of
 from leanconv.graph.passes import GPU_PASSES, PASSES, run_passes, store_in_halves
-from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_reductions, separated
+from leanconv.graph.passes.fuse_chains import (
+    fuse_chains,
+    fuse_extremes,
+    fuse_reductions,
+    separated,
+)
 from leanconv.graph.verify import verify
-from leanconv.types import INT32
 from support.interpret import interpret
 from support.onnx_models import model
 
-APART = tuple(each for each in PASSES if each not in (fuse_chains, fuse_reductions))
+_FUSING = (fuse_chains, fuse_extremes, fuse_reductions)
+APART = tuple(each for each in PASSES if each not in _FUSING)
 IMAGE = (1, 6, 5, 7)
 RANDOM = np.random.default_rng(6)
 
@@ -47,12 +52,16 @@ def ops(proto: onnx.ModelProto, passes: Any = PASSES) -> list[str]:
 
 
 def written(text: str, *outputs: str, held: Mapping[str, Any] | None = None, **inputs: Any) -> Any:
-    """A model of lines such as `y = Add a b`; its inputs are of `IMAGE`'s shape if not given."""
+    """A model of lines such as `y = Add a b`; its inputs are of `IMAGE`'s shape if not given.
+
+    The number behind a colon is that of a Cast's type.
+    """
     nodes = []
     for line in filter(None, (each.strip() for each in text.split(";"))):
         out, _, call = line.partition(" = ")
         op, *operands = call.split()
-        nodes.append(helper.make_node(op, operands, [out]))
+        op, _, to = op.partition(":")
+        nodes.append(helper.make_node(op, operands, [out], **({"to": int(to)} if to else {})))
     made, held = {out for node in nodes for out in node.output}, held or {}
     read = {name for node in nodes for name in node.input} - made - held.keys()
     shapes = {name: inputs.get(name, IMAGE) for name in sorted(read)}
@@ -79,7 +88,7 @@ CASES = {
     "flags of flags": (written("a = IsNaN x; b = Not a; y = And b a"), ["IsNaN+Not+And"]),
     "flags alone": (
         written("a = IsNaN x; b = Not a; y = And b a", "y", "a"),
-        ["IsNaN", "Not", "And"],
+        ["IsNaN", "Not+And"],
     ),
     "tree": (written("a = Exp x; b = Abs z; c = Sqrt b; y = Mul a c"), ["Exp+Abs+Sqrt+Mul"]),
     "read twice": (written("a = Mul x z; b = Sigmoid a; y = Mul a b"), ["Mul+Silu"]),
@@ -117,6 +126,42 @@ CASES = {
         written("s = Pow x two; y = ReduceMean s", held={"two": np.float32(2)}),
         ["ReduceMeanSquare"],
     ),
+    "both ends": (
+        written("a = ReduceMin x; b = ReduceMax x; y = Sub b a"),
+        ["Extremes", "Slice", "Reshape", "Slice", "Reshape", "Sub"],
+    ),
+    "an end of rows": (
+        written("a = ReduceMin x i; b = ReduceMax x; y = Sub b a", held={"i": np.array([-1])}),
+        ["ReduceMin", "ReduceMax", "Sub"],
+    ),
+    "one end twice": (
+        written("b = ReduceMax x; a = Neg x; c = ReduceMax a; y = Sub b c"),
+        ["ReduceMax", "Neg", "ReduceMax", "Sub"],
+    ),
+    "casts": (
+        written("a = Mul x c; b = Cast:6 a; e = Add b i; f = Cast:1 e; y = Abs f",
+                held={**ONE, "i": np.int32(3)}),
+        ["Mul+Cast+Add+Cast+Abs"],
+    ),
+    "codes between": (
+        written("a = Abs x; b = QuantizeLinear a one u; e = DequantizeLinear b one u; y = Neg e",
+                held={**ONE, "u": np.uint8(7)}),
+        ["Abs+QuantizeLinear+DequantizeLinear+Neg"],
+    ),
+    "codes of channels": (
+        written("a = Abs x; b = QuantizeLinear a s u; d = DequantizeLinear b s u; y = Neg d",
+                held={"s": np.arange(1, 7, dtype="f4"), "u": np.arange(6, dtype="u1")}),
+        ["Abs+QuantizeLinear+DequantizeLinear+Neg"],
+    ),
+    "codes of an image": (
+        written("a = Abs x; b = QuantizeLinear a one u; e = Transpose b; y = Cast:1 e",
+                x=(1, 3, 8, 9), held={**ONE, "u": np.uint8(7)}),
+        ["Abs", "QuantizeLinear", "Transpose", "Cast"],
+    ),
+    "doubles": (
+        written("a = Exp x; b = Cast:11 a; e = Sqrt b; y = Cast:1 e"),
+        ["Exp", "Cast", "Sqrt", "Cast"],
+    ),
     "no square": (written("s = Mul x z; y = ReduceSum s"), ["Mul", "ReduceSum"]),
     "a square for others": (
         written("s = Mul x x; y = ReduceSum s; z = Exp s", "y", "z"),
@@ -130,18 +175,18 @@ def test_what_is_one_node(name: str) -> None:
     proto, expected = CASES[name]
     assert ops(proto) == expected
     others = {node.op for node in bound(proto, GPU_PASSES).nodes}
-    assert not others & {"Expression", "ReduceL1", "ReduceSumSquare", "ReduceMeanSquare"}
+    assert not others & {"Expression", "Extremes", "ReduceL1", "ReduceSumSquare"}
     check_bits(proto, error=0.0 if "flags" in name else 1e-5)  # which are no floats
 
 
-def test_integers_are_left_alone() -> None:
+def test_integers_are_no_magnitudes() -> None:
     nodes = [
         helper.make_node("Add", ["x", "x"], ["a"]),
         helper.make_node("Mul", ["a", "x"], ["b"]),
         helper.make_node("ReduceL1", ["b"], ["y"]),
     ]
     proto = model(nodes, {"x": [4]}, ["y"], {}, 20, elem_type=TensorProto.INT32)
-    assert ops(proto) == ["Add", "Mul", "Abs", "ReduceSum"]
+    assert ops(proto) == ["Add+Mul+Abs", "ReduceSum"]
 
 
 def test_a_chain_has_so_many_terms_and_operands() -> None:
@@ -168,9 +213,9 @@ def test_terms_are_verified() -> None:
     (node,) = bound(CASES["softsign"][0]).nodes
     graph = bound(CASES["softsign"][0])
     for bad, said in (
-        (Term("Add", (0, 9), (), "a"), "inputs and of terms before it"),
+        (Term("Add", (0, 9), (), "a"), "inputs, and terms before it"),
         (Term("Conv", (0, 0), (), "a"), "an elementwise operation"),
-        (Term("Cast", (0,), (("to", INT32),), "a"), "bool and one float type"),
+        (Term("And", (0, 0), (), "a"), "got inputs of float32; expected bool"),
     ):
         terms = {"terms": (*terms_of(node)[:-1], bad)}
         broken = Node("Expression", node.inputs, node.outputs, terms, "")

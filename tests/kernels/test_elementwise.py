@@ -8,15 +8,15 @@ import pytest
 from leanconv.codegen.host import host
 from leanconv.graph.ops import pointwise
 from leanconv.graph.ops.pointwise import UNARY, Term
-from leanconv.kernels import KernelContext
+from leanconv.kernels import KernelContext, elementwise
 from leanconv.kernels.elementwise import Elementwise, accepts_blocked, lower
 from leanconv.kernels.expression import Step
 from leanconv.spec.format import Format
 from leanconv.target import Target, preset
-from leanconv.types import FLOAT32, FLOAT64
+from leanconv.types import FLOAT32, FLOAT64, INT32, INT64, UINT8
 from support.kernel_runner import run_kernel
 from support.listing import assembly
-from support.nodes import TARGETS, integers, one_node, run_in_place, run_node
+from support.nodes import TARGETS, Case, integers, one_node, run_in_place, run_node
 
 ATTRIBUTES = {
     "LeakyRelu": {"alpha": 0.1},
@@ -77,6 +77,44 @@ def test_expressions(dtype: str, target: Target) -> None:
         (call,) = outcome.lowered.calls
         assert call.in_place[:1] == (0,)
         assert call.kernel.flops == a.size * len(terms)
+
+
+MIXED = (
+    ("QuantizeLinear", (0, 1, 2), {"axis": 1}),  # 4, as uint8
+    ("Cast", (4,), {"to": INT32}),
+    ("Add", (5, 3), {}),
+    ("Cast", (6,), {"to": FLOAT32}),
+    ("DequantizeLinear", (4, 1, 2), {"axis": 1, "dtype": FLOAT32}),
+    ("Less", (8, 7), {}),  # 9, of bool
+    ("Where", (9, 7, 8), {}),
+    ("Cast", (9,), {"to": INT64}),
+    ("Not", (9,), {}),
+    ("Cast", (12,), {"to": UINT8}),
+    ("BitwiseXor", (13, 4), {}),
+)
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("last", [7, 8, 9, 10])  # float32, int64, bool, uint8
+def test_expressions_of_several_types(last: int, target: Target) -> None:
+    kept = [*range(6), *{7: [6], 8: [7], 9: [8], 10: [8, 9, 10]}[last]]
+    places = {4 + n: 4 + i for i, n in enumerate(kept)}
+    terms = tuple(
+        Term(op, tuple(places.get(a, a) for a in args), tuple(given.items()), f"t{n}")
+        for n, (op, args, given) in enumerate(MIXED)
+        if n in kept
+    )
+    for number, shape in enumerate(
+        [(1,), (7,), (9,), (33,), (129,), (3, 5, 7), (2, 19, 40), (700,)]
+    ):
+        channels = shape[1] if len(shape) > 1 and number % 2 else 0
+        x = integers(shape, FLOAT32, number) / 2
+        scale = np.arange(1, channels + 1, dtype="f4") if channels else np.array(0.5, "f4")
+        zero = np.arange(channels, dtype="u1") if channels else np.array(9, "u1")
+        i = integers(shape[-1:], INT32, number + 1)
+        case = Case(elementwise, "Expression", [x, scale, zero, i], {"terms": terms}, (1, 2))
+        np.testing.assert_array_equal(case.run(target, False), case.expected())
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)

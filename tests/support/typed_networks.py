@@ -36,9 +36,10 @@ class TypedNetwork:
     Args:
         seed: decides.
         steps: how many operations there are, about.
+        chains: whether there are chains of elementwise operations alone.
     """
 
-    def __init__(self, seed: int, steps: int = 12) -> None:
+    def __init__(self, seed: int, steps: int = 12, chains: bool = False) -> None:
         self.random = Random(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.held: dict[str, np.ndarray] = {}
@@ -67,9 +68,12 @@ class TypedNetwork:
             _reduce,
             _running,
             _triangle,
+            _quantise,
+            _dequantise,
+            _chain,
         )
         while len(self.values) < steps + 3:
-            self.random.choice((*kinds, *more))(self)
+            self.random.choice((_chain,) if chains else (*kinds, *more))(self)
 
     def inputs(self, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """Arrays for it."""
@@ -114,7 +118,8 @@ class TypedNetwork:
         known = [each for each in self.values if each[1] in kinds]
         if known:
             return self.random.choice(known[-5:])
-        name, _, axes = self.random.choice([each for each in self.values if each[1] != UINT8])
+        others = [each for each in self.values if each[1] != UINT8]
+        name, _, axes = self.random.choice(others or self.values)
         small = self.node("Cast", [name], to=_number(FLOAT32))
         return self.cast(small, FLOAT32, axes, kinds[0]), kinds[0], axes
 
@@ -393,3 +398,37 @@ def _not_finite(net: TypedNetwork) -> None:
         y = net.node("Neg", [y])
     y = net.node("IsInf", [y], detect_positive=positive, detect_negative=negative)
     net.keep(y, BOOL, axes)
+
+
+def _quantisation(net: TypedNetwork, code: DType, axes: Axes) -> list[str]:
+    """A scale and a zero point, or those of each channel."""
+    scale, zero = net.random.choice((1, 2, 4)), net.random.choice((0, 3, 7))
+    if axes[1] and net.random.random() < 0.4:
+        return [net.constant([scale, 1, 2], FLOAT32), net.constant([zero, zero, 1], code)]
+    return [net.constant(scale, FLOAT32), net.constant(zero, code)]
+
+
+def _quantise(net: TypedNetwork) -> None:
+    """Codes of floats."""
+    name, _, axes = net.some(FLOAT32)
+    code = net.random.choice((UINT8, INT8))
+    y = net.node("QuantizeLinear", [name, *_quantisation(net, code, axes)], axis=1)
+    net.keep(y, code, axes)
+
+
+def _dequantise(net: TypedNetwork) -> None:
+    """Floats of codes."""
+    name, code, axes = net.some(UINT8, INT8)
+    y = net.node("DequantizeLinear", [name, *_quantisation(net, code, axes)], axis=1)
+    net.keep(y, FLOAT32, axes)
+
+
+def _chain(net: TypedNetwork) -> None:
+    """Steps of single elements, each of which alone reads what the one before gives."""
+    kept, net.values = net.values, [net.some(*ALL)]
+    each = (_arithmetic, _cast, _compare, _logic, _where, _scale, _modulo, _sign, _bits, _power)
+    each = (*each, _not_finite, _quantise, _quantise, _dequantise, _dequantise)
+    for _ in range(net.random.randint(2, 7)):
+        net.random.choice(each)(net)
+        net.values = net.values[-1:]
+    net.values = [*kept, *net.values]

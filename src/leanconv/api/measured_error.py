@@ -22,6 +22,7 @@ from leanconv.graph.edit import frozen, node_like
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.network_inputs import is_small
 from leanconv.graph.ops import OPS
+from leanconv.graph.ops.pointwise import inner_nodes, joined, terms_of
 from leanconv.graph.regions import with_regions
 from leanconv.operators import Accuracy
 from leanconv.planner.budget import Planner
@@ -319,7 +320,8 @@ def _in_double(graph: Graph) -> Graph:
     }
     constants = _double(graph.constants)
     nodes: list[Node] = []
-    for node in with_regions(graph, _in_double).nodes:
+
+    def doubled(node: Node) -> Node:
         for scale in filter(None, map(node.input, OPS[node.op].single)):
             single = _SINGLE + scale
             types[single], constants[single] = graph.types[scale], graph.constants[scale]
@@ -328,6 +330,13 @@ def _in_double(graph: Graph) -> Graph:
         attribute = {"Cast": "to", "DequantizeLinear": "dtype"}.get(node.op, "")
         if node.attributes.get(attribute) == FLOAT32:
             node = node_like(node, attributes={attribute: FLOAT64})
+        return node
+
+    for node in with_regions(graph, _in_double).nodes:
+        inner = [doubled(each) for each in inner_nodes(node, types.keys())]
+        pairs = zip(inner, terms_of(node), strict=True)
+        stored = {each.output: term.stored for each, term in pairs if term.stored}
+        node = inner[0] if node.op != "Expression" else joined(inner, stored)
         nodes.append(node)
         if node.op == "QLinearConv" and node.attributes["dtype"] == FLOAT32:
             single = _SINGLE + node.output

@@ -17,7 +17,7 @@ that of several steps, whose instructions would wait for each other in one regis
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -28,7 +28,7 @@ from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.tails import where_any
 from leanconv.graph.ir import Graph, Node, is_filled
 from leanconv.graph.open_sizes import SizedArray
-from leanconv.graph.ops import infer
+from leanconv.graph.ops import infer_term
 from leanconv.graph.ops.pointwise import inner_nodes, term_types, terms_of
 from leanconv.kernels import KernelContext, quantised_steps
 from leanconv.kernels.copy_plan import to_format
@@ -310,15 +310,43 @@ def accepts_blocked(node: Node, graph: Graph, block: int) -> bool:
     return True
 
 
+_Source = str | tuple[str, int]  # a value's name; an array of a term: its result's name, a number
+
+
+@dataclass(frozen=True)
+class _Term:
+    """One operation of a node: itself, or one of an Expression's.
+
+    Attributes:
+        node: the operation.
+        operands: names of values, some of them of terms before, and of arrays.
+        types: of the operation's inputs and of its result.
+        computes: the widest type in which it computes.
+        stored: as `pointwise.Term` has it.
+    """
+
+    node: Node
+    operands: Sequence[_Source]
+    types: tuple[DType, ...]
+    computes: DType
+    stored: DType | None
+
+
 class _Operands:
     """A kernel's operands: tensors, each once, and numbers for constants of one value.
 
     Args:
-        sources: the operands: names of values, or arrays that broadcast to the result.
+        dtype: of the numbers.
+        terms: which read them, as each other's results.
+        arrays: that terms read; they broadcast to the result.
     """
 
     def __init__(
-        self, context: KernelContext, dtype: DType, sources: Sequence[str | np.ndarray]
+        self,
+        context: KernelContext,
+        dtype: DType,
+        terms: Sequence[_Term],
+        arrays: Mapping[_Source, np.ndarray],
     ) -> None:
         node, graph, formats = context.node, context.graph, context.formats
         self.shape, self.format = graph.types[node.output].shape, formats[node.output]
@@ -328,60 +356,94 @@ class _Operands:
         self.types: list[DType] = []
         self.strides: list[tuple[int, ...]] = []
         self.numbers: list[float] = []
-        self.sources: list[tuple[bool, int]] = []  # (is a number, index among its own)
+        self.sources: dict[_Source, tuple[bool, int]] = {}  # (is a number, index among its own)
         # Sizes decide a constant's numbers: it is read as it is, as any value.
-        powers = any(term.op == "Pow" for term in terms_of(node))  # which look at exponents
+        powers = any(term.node.op == "Pow" for term in terms)  # which look at exponents
         plain = not self.format.block and not powers
-        for position, source in enumerate(sources):
+        made = {term.node.output for term in terms}
+        read = dict.fromkeys(each for term in terms for each in term.operands)
+        for position, source in enumerate(each for each in read if each not in made):
             if not isinstance(source, str):
-                self._add_constant(position, as_dtype(source.dtype), source)
+                array = arrays[source]
+                self.sources[source] = self._constant(position, as_dtype(array.dtype), array)
                 continue
-            kind, array = graph.types[source], graph.constants.get(source)
-            if array is None or (plain and isinstance(array, SizedArray)):
-                self._add(source, kind.dtype, kind.shape, formats.get(source, Format()))
+            kind, held = graph.types[source], graph.constants.get(source)
+            if held is None or (plain and isinstance(held, SizedArray)):
+                form = formats.get(source, Format())
+                self.sources[source] = self._add(source, kind.dtype, kind.shape, form)
             else:
-                self._add_constant(position, kind.dtype, array)
+                self.sources[source] = self._constant(position, kind.dtype, held)
 
-    def _add(self, name: str, dtype: DType, shape: tuple[int, ...], form: Format) -> None:
-        if name not in self.names:
-            self.names.append(name)
-            self.types.append(dtype)
-            self.strides.append(broadcast_strides(shape, self.shape, form, self.format))
-        self.sources.append((False, self.names.index(name)))
+    def _add(
+        self, name: str, dtype: DType, shape: tuple[int, ...], form: Format
+    ) -> tuple[bool, int]:
+        self.names.append(name)
+        self.types.append(dtype)
+        self.strides.append(broadcast_strides(shape, self.shape, form, self.format))
+        return False, len(self.names) - 1
 
-    def _add_constant(self, position: int, dtype: DType, array: np.ndarray) -> None:
+    def _constant(self, position: int, dtype: DType, array: np.ndarray) -> tuple[bool, int]:
         if is_filled(array):  # as many as it may repeat: they are neither read nor made
             array = array[(slice(1),) * array.ndim]
         shape, form = (1,) * (len(self.shape) - array.ndim) + array.shape, Format()
         if array.size and (array == array.flat[0]).all():
             if dtype == self.dtype and dtype in FLOATS:
                 self.numbers.append(float(array.flat[0]))
-                self.sources.append((True, len(self.numbers) - 1))
-                return
+                return True, len(self.numbers) - 1
             array = array.reshape(-1)[:1]
             shape = (1,) * len(self.shape)
         elif self.format.block and shape[1] > 1:
             array, form = to_format(array.reshape(shape), self.format), self.format
         name = f"{self.prefix}.constant{position}"
         self.constants[name] = np.ascontiguousarray(array)
-        self._add(name, dtype, shape, form)
+        return self._add(name, dtype, shape, form)
 
     @property
-    def args(self) -> tuple[int, ...]:
-        return tuple(len(self.names) + i if number else i for number, i in self.sources)
+    def places(self) -> dict[_Source, int]:
+        """The numbers by which steps name the operands."""
+        found = self.sources.items()
+        return {each: len(self.names) + i if number else i for each, (number, i) in found}
 
-    def of_line(self, operand: int, strides: Sequence[tuple[int, ...]]) -> bool:
+    def of_line(self, operand: _Source, strides: Sequence[tuple[int, ...]]) -> bool:
         """True if one number of an operand holds for all of the last axis."""
-        number, i = self.sources[operand]
+        number, i = self.sources.get(operand, (False, -1))  # of a term: the result's strides
         return number or not strides[i][-1]
 
-    def known(self, operand: int) -> float | None:
+    def known(self, operand: _Source) -> float | None:
         """Return an operand's number if it is one known number."""
+        if operand not in self.sources:
+            return None
         number, i = self.sources[operand]
         if number:
             return self.numbers[i]
         held = self.constants.get(self.names[i])
         return float(held[0]) if held is not None and held.shape == (1,) else None
+
+
+def _terms(node: Node, graph: Graph) -> tuple[list[_Term], dict[_Source, np.ndarray]]:
+    """The operations of a node, and the arrays that they read beside values of the graph."""
+    terms, inner = terms_of(node), inner_nodes(node, ())
+    types = {name: graph.types[name] for name in (*node.inputs, node.output)}
+    if node.op == "Expression":
+        kinds = term_types([types[name] for name in node.inputs], terms, infer_term)
+        types.update(zip((each.output for each in inner), kinds, strict=True))
+    seen, found = replace(graph, types=types), list[_Term]()
+    arrays: dict[_Source, np.ndarray] = {}
+    for each, term in zip(inner, terms, strict=True):
+        dtypes = tuple(types[name].dtype for name in (*each.inputs, each.output))
+        sources, computes = list[_Source](each.inputs), max(dtypes, key=_width)
+        if each.op in quantised_steps.OPS:
+            sources, computes = [], quantised_steps.real_type(each, seen)
+            for number, operand in enumerate(quantised_steps.operands(each, seen)):
+                sources.append(operand if isinstance(operand, str) else (each.output, number))
+                if not isinstance(operand, str):
+                    arrays[each.output, number] = operand
+        found.append(_Term(each, sources, dtypes, computes, term.stored))
+    return found, arrays
+
+
+def _width(dtype: DType) -> tuple[int, bool]:
+    return dtype.bytes, dtype.is_float
 
 
 def lower(context: KernelContext) -> Lowered:
@@ -390,22 +452,15 @@ def lower(context: KernelContext) -> Lowered:
     The result may take over the memory of an operand of its own shape whose elements are as large.
     """
     node, graph, out = context.node, context.graph, context.node.output
-    kind = graph.types[out]
-    types = (*(graph.types[name].dtype for name in node.inputs), kind.dtype)
-    widest = max(types, key=lambda dtype: (dtype.bytes, dtype.is_float))
-    sources: Sequence[str | np.ndarray] = node.inputs
-    if node.op in quantised_steps.OPS:
-        sources = quantised_steps.operands(node, graph)
-        widest = quantised_steps.real_type(node, graph)
-    operands = _Operands(context, widest, sources)
+    kind, (terms, arrays) = graph.types[out], _terms(node, graph)
+    widest = max((each.computes for each in terms), key=_width)
+    operands = _Operands(context, widest, terms, arrays)
     memory = context.formats[out].physical_shape(kind.shape)
-    steps = _steps(node, graph, operands)
     extents, strides = merged(memory, [*operands.strides, row_major(memory)])
-    reciprocal = quantised_steps.is_by_reciprocal(node, types, extents[-1], context.target)
-    if reciprocal and operands.of_line(1, strides):
-        steps = (replace(steps[0], parameters=(1.0,)),)
+    steps = _steps(terms, operands, extents[-1], strides, context.target)
     held = (*operands.types, kind.dtype) if any(step.types for step in steps) else ()
-    kernel = Elementwise(widest, extents, strides[:-1], tuple(operands.numbers), steps, held)
+    numbers = tuple(operands.numbers)
+    kernel = Elementwise(widest, extents, strides[:-1], numbers, steps, held)
     in_place = tuple(
         i
         for i, (name, s) in enumerate(zip(operands.names, operands.strides, strict=True))
@@ -418,22 +473,25 @@ def lower(context: KernelContext) -> Lowered:
     return Lowered((call,), operands.constants, algorithm="elementwise")
 
 
-def _steps(node: Node, graph: Graph, operands: _Operands) -> tuple[Step, ...]:
-    """The steps of a node; in an Expression, what would be stored in halves is rounded to them."""
-    kinds, result = [graph.types[name] for name in node.inputs], graph.types[node.output]
-    if node.op != "Expression":
-        types = (*(kind.dtype for kind in kinds), result.dtype)
-        return (step_of(node, operands.args, types, operands.known(-1)),)
-    terms, steps = terms_of(node), list[Step]()
-    places, first = list(operands.args), len(operands.names) + len(operands.numbers)
-    kinds += term_types(kinds, terms, infer)
-    for term, each in zip(terms, inner_nodes(node, ()), strict=True):
-        last, args = term.args[-1], tuple(places[place] for place in term.args)
-        types = (*(kinds[place].dtype for place in term.args), kinds[len(places)].dtype)
-        known = operands.known(last) if last < len(node.inputs) else None
-        steps.append(step_of(each, args, types, known))
+def _steps(
+    terms: Sequence[_Term],
+    operands: _Operands,
+    line: int,
+    strides: Sequence[tuple[int, ...]],
+    target: Target,
+) -> tuple[Step, ...]:
+    """The steps of terms; what would be stored in halves is rounded to them."""
+    first = len(operands.names) + len(operands.numbers)
+    places, steps = operands.places, list[Step]()
+    for term in terms:
+        args = tuple(places[each] for each in term.operands)
+        step = step_of(term.node, args, term.types, operands.known(term.operands[-1]))
+        reciprocal = quantised_steps.is_by_reciprocal(term.node, term.types, line, target)
+        if reciprocal and operands.of_line(term.operands[1], strides):
+            step = replace(step, parameters=(1.0,))
+        steps.append(step)
         if term.stored is not None:
             rounded = (FLOAT32, term.stored)
             steps.append(Step("Cast", (first + len(steps) - 1,), types=rounded))
-        places.append(first + len(steps) - 1)
+        places[term.node.output] = first + len(steps) - 1
     return tuple(steps)

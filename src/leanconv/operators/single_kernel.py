@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil, log2, prod
+from math import ceil, hypot, log2, prod
 from typing import cast
 
 from leanconv import lazy_imports
@@ -96,8 +96,12 @@ class SingleKernel(Operator):
 
 
 def _rounding(node: Node, graph: Graph) -> float:
-    """Return the relative error of a node: roundoff of a cast to float16, or of a scale."""
-    if node.op == "Expression" or (stored_half(node, graph) and node.op != "Cast"):
+    """Return the relative error of a node: roundoff of a cast to float16, or of scales."""
+    if node.op == "Expression":
+        scaled = (term for term in terms_of(node) if term.op == "DequantizeLinear")
+        roundoffs = (dict(term.attributes)["dtype"].roundoff for term in scaled)
+        return hypot(rounds_to_halves(node, graph), *roundoffs)
+    if stored_half(node, graph) and node.op != "Cast":
         return rounds_to_halves(node, graph)
     if node.op == "DequantizeLinear":
         return graph.types[node.output].dtype.roundoff

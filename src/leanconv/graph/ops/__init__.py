@@ -72,7 +72,7 @@ OPS: Mapping[str, Op] = MappingProxyType(
         **quantised.OPS,
         **quantised_layers.OPS,
         "Expression": expression(
-            lambda op, types, attributes: infer(op, types, attributes),
+            lambda op, types, attributes: infer_term(op, types, attributes),
             lambda op, arrays, attributes: evaluate(op, arrays, attributes),
         ),
         "Loop": loop(
@@ -105,6 +105,18 @@ def infer(op: str, types: Types, attributes: Attributes) -> tuple[TensorType, ..
     if absent:
         raise ModelError(f"attributes {', '.join(absent)} are missing; expected all of them")
     return entry.infer(types, attributes)
+
+
+def infer_term(op: str, types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
+    """Return the type of a term of an Expression, as `infer` does.
+
+    Raises:
+        ModelError: the operation is none of single elements; else as of `infer`.
+    """
+    entry = OPS.get(op)
+    if entry is None or entry.kernel != OPS["Expression"].kernel:
+        raise ModelError(f"a term is {op}; expected an elementwise operation")
+    return infer(op, types, attributes)
 
 
 def check_dtypes(op: str, types: Types) -> None:

@@ -5,7 +5,7 @@ Of an Expression's operations only the last one's result is wanted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -34,7 +34,7 @@ from leanconv.graph.ops.base import (
 from leanconv.half_arrays import held_as
 from leanconv.records import dataclass, field, replace
 from leanconv.spec.activation import KINDS, Activation, erf
-from leanconv.types import BOOL, FLOATS, NUMBERS, DType
+from leanconv.types import BOOL, NUMBERS, DType
 
 MOST_TERMS, MOST_SERIES, MOST_OPERANDS = 16, 2, 8
 _Infer = Callable[[str, Types, Attributes], tuple[TensorType, ...]]
@@ -242,7 +242,7 @@ class Term:
     """One operation of an expression.
 
     Attributes:
-        op: one of `ELEMENTWISE`.
+        op: one whose kernel is that of elementwise operations.
         args: its operands by number: the node's inputs first, then results of terms before.
         attributes: its own, by name.
         name: of its result, where it is a value of its own.
@@ -286,6 +286,30 @@ def inner_nodes(node: Node, taken: Collection[str]) -> list[Node]:
     return [*made[:-1], replace(made[-1], outputs=node.outputs)]
 
 
+def joined(nodes: Sequence[Node], stored: Mapping[str, DType] = MappingProxyType({})) -> Node:
+    """Make an Expression of elementwise nodes, each of which reads the ones before it.
+
+    Args:
+        nodes: the last one's name and output are the result's; some are Expressions.
+        stored: the half precisions of results between them that are rounded as if stored so.
+    """
+    made = {each.output for each in nodes}
+    read = (name for each in nodes for name in each.inputs if name not in made)
+    inputs = tuple(dict.fromkeys(read))
+    places = {name: place for place, name in enumerate(inputs)}
+    terms: list[Term] = []
+    for each in nodes:
+        own = [places[name] for name in each.inputs]
+        for term in terms_of(each):
+            own.append(len(inputs) + len(terms))
+            terms.append(replace(term, args=tuple(own[place] for place in term.args)))
+        if each.output in stored:
+            terms[-1] = replace(terms[-1], stored=stored[each.output])
+        places[each.output] = own[-1]
+    attributes = MappingProxyType({"terms": tuple(terms)})
+    return Node("Expression", inputs, nodes[-1].outputs, attributes, nodes[-1].name)
+
+
 def term_types(
     kinds: Sequence[TensorType], terms: Sequence[Term], infer: _Infer
 ) -> list[TensorType]:
@@ -297,15 +321,13 @@ def term_types(
         infer: gives the types of any operation's outputs.
 
     Raises:
-        ModelError: a term does not fit what it takes; a result has another shape than the last one,
-            or something is neither bool nor of the one float type.
+        ModelError: a term does not fit what it takes, or gives another shape than the last one.
     """
     found = list(kinds)
     for term in terms:
-        if term.op not in ELEMENTWISE or not all(0 <= place < len(found) for place in term.args):
+        if not all(0 <= place < len(found) for place in term.args):
             raise ModelError(
-                f"a term is {term.op} of {term.args}; expected an elementwise operation of inputs "
-                "and of terms before it"
+                f"a term is {term.op} of {term.args}; expected inputs, and terms before it"
             )
         read = [found[place] for place in term.args]
         found += infer(term.op, read, dict(term.attributes))
@@ -314,11 +336,6 @@ def term_types(
         raise ModelError(
             f"got terms that give {', '.join(map(str, made)) or 'nothing'}; expected 1 to "
             f"{MOST_TERMS}, all of one shape"
-        )
-    dtypes = {kind.dtype for kind in found} - {BOOL}
-    if len(dtypes) != 1 or not dtypes <= {*FLOATS}:
-        raise ModelError(
-            f"got values {', '.join(map(str, found))}; expected bool and one float type"
         )
     return made
 
@@ -341,6 +358,6 @@ def expression(infer: _Infer, evaluate: _Evaluate) -> Op:
     def work(_: Types, attributes: Attributes, result: TensorType) -> int:
         return (len(attributes["terms"]) - 1) * result.elements
 
-    signature = "x, more (broadcast)...; floats of one type and bool; gives the last term's result"
-    facts: dict[str, Any] = {"dtypes": (*FLOATS, BOOL), "working": MOST_TERMS, **_EACH}
+    signature = "x, more (broadcast)...; gives the last term's result"
+    facts: dict[str, Any] = {"dtypes": (*NUMBERS, BOOL), "working": MOST_TERMS, **_EACH}
     return single(inferred, computed, signature, ("terms",), work, halves="rounded", **facts)

@@ -23,7 +23,7 @@ from leanconv.graph.passes.drop_channels import drop_channels
 from leanconv.graph.passes.expand_quantised import expand_quantised, expand_without_kernel
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
 from leanconv.graph.passes.fuse_blocks import fuse_all_blocks, fuse_blocks
-from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_reductions
+from leanconv.graph.passes.fuse_chains import fuse_chains, fuse_extremes, fuse_reductions
 from leanconv.graph.passes.fuse_epilogues import (
     fuse_activations,
     fuse_affine,
@@ -76,6 +76,7 @@ PASSES: tuple[Pass, ...] = (
     drop_dead,
     fuse_attention,
     fuse_normalisation,
+    fuse_extremes,
     fuse_reductions,
     fuse_chains,  # operations that no pattern has taken
     fuse_blocks,  # last: no other pass looks into a chain
@@ -96,6 +97,7 @@ _CPU_PASSES = (
     fuse_coded_activations,
     fuse_attention,
     fuse_normalisation,
+    fuse_extremes,
     fuse_reductions,
     fuse_chains,
     fuse_blocks,

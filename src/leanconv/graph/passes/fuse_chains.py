@@ -1,26 +1,38 @@
-"""Make one node of elementwise operations whose results only each other, or a reduction, read."""
+"""Make one node of elementwise operations whose results only each other, or a reduction, read.
+
+And one of the least and the largest of all elements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from leanconv.graph.edit import Editor, frozen, node_like, rewriting
+from leanconv.graph.edit import (
+    Editor,
+    frozen,
+    node_like,
+    reshape_node,
+    rewrite,
+    rewriting,
+)
 from leanconv.graph.halves import computes
 from leanconv.graph.ir import Graph, Node, TensorType
 from leanconv.graph.ops import OPS, infer
+from leanconv.graph.ops.chain import IMAGE_CHANNELS
 from leanconv.graph.ops.pointwise import (
-    ELEMENTWISE,
     MOST_OPERANDS,
     MOST_SERIES,
     MOST_TERMS,
     Term,
     inner_nodes,
+    joined,
     terms_of,
 )
-from leanconv.types import BOOL, FLOAT32, FLOATS, HALVES, DType
+from leanconv.types import FLOAT32, FLOATS, HALVES, DType
 
+_KERNEL = OPS["Expression"].kernel
 _REDUCTIONS = {each.reduces: op for op, each in OPS.items() if each.reduces}
 
 
@@ -54,20 +66,21 @@ def _computed(kind: TensorType) -> TensorType:
 def fuse_chains(editor: Editor, node: Node) -> bool:
     """Make one Expression of elementwise nodes, so that a tensor between them is never in memory.
 
-    Each operation rounds as before; so does a value that was stored in halves. The answers are the
-    same bits.
+    They may be of several types: floats of one, integers, codes, bool. Each operation rounds as
+    before; so does a value that was stored in halves. The answers are the same bits.
 
     Left alone: what others read, too, or the graph gives; results of another shape than the last
-    one, which would be computed again for each element that they are spread over; integers and
-    codes; more than so many operations and operands that are no numbers (`MOST_TERMS`,
+    one, which would be computed again for each element that they are spread over; casts between
+    floats; more than so many operations and operands that are no numbers (`MOST_TERMS`,
     `MOST_OPERANDS`), which registers would not hold; more than two functions of many multiply-adds,
-    which take longer than a tensor that is written and read.
+    which take longer than a tensor that is written and read; codes of an image, which `fuse_blocks`
+    makes as a block of convolutions reads it.
 
     Requires: a verified graph, after the passes that look for patterns.
     Ensures: an Expression is named as its last node.
     """
     group, floats = [node], _float_types(editor, node)
-    if floats is None:
+    if floats is None or _is_image(editor, node):
         return False
     while found := next(_more(editor, group, floats), None):
         group.append(found)
@@ -75,31 +88,39 @@ def fuse_chains(editor: Editor, node: Node) -> bool:
     if len(group) == 1:
         return False
     group.sort(key=lambda each: (each is node, editor.position(each.key)))
-    made = _joined(editor, group)
-    if all(editor.types[name].dtype == BOOL for name in (*made.inputs, made.output)):
-        return False
-    editor.replace(node, made)
+    between = {each.output: editor.types[each.output].dtype for each in group[:-1]}
+    stored = {name: dtype for name, dtype in between.items() if dtype in HALVES}
+    editor.replace(node, joined(group, stored))
     return True
 
 
 def _float_types(editor: Editor, node: Node) -> set[DType] | None:
-    """The float types in which an elementwise node computes; empty if of bool alone.
+    """The float types in which an elementwise node computes; empty if it has no floats.
 
     Returns:
         None for a node that is no part of an Expression.
     """
-    if node.op != "Expression" and node.op not in ELEMENTWISE:
+    if OPS[node.op].kernel != _KERNEL:
         return None
     names = (*node.inputs, *node.outputs)
     halves = [name for name in names if editor.types[name].dtype in HALVES]
     if halves and (not computes(node) or any(name in editor.constants for name in halves)):
         return None
-    dtypes = {_computed(editor.types[name]).dtype for name in names} - {BOOL}
-    return dtypes if len(dtypes) < 2 and dtypes <= {*FLOATS} else None
+    attributes = (value for term in terms_of(node) for _, value in term.attributes)
+    inner = {value for value in attributes if isinstance(value, DType)}  # what casts make
+    dtypes = {_computed(editor.types[name]).dtype for name in names} | inner
+    floats = {dtype for dtype in dtypes if dtype.is_float}
+    return floats if len(floats) < 2 else None
+
+
+def _is_image(editor: Editor, node: Node) -> bool:
+    """Return whether a node makes codes of an image, as a block of convolutions may, too."""
+    shape = editor.shape(node.output)
+    return node.op == "QuantizeLinear" and len(shape) == 4 and shape[1] <= IMAGE_CHANNELS
 
 
 def _more(editor: Editor, group: list[Node], floats: set[DType]) -> Iterator[Node]:
-    """Nodes that only the group reads, of its shape and type, and that it has room for."""
+    """Nodes that only the group reads, of its shape, and that it has room for."""
     shape, made = editor.shape(group[0].output), {each.output for each in group}
     read = [name for each in group for name in each.inputs]
     terms = [term for each in group for term in terms_of(each)]
@@ -124,26 +145,6 @@ def _is_number(editor: Editor, name: str) -> bool:
 def _is_small(terms: Sequence[Term]) -> bool:
     series = sum(OPS[term.op].series for term in terms)
     return len(terms) <= MOST_TERMS and series <= MOST_SERIES
-
-
-def _joined(editor: Editor, group: list[Node]) -> Node:
-    """Make one node of several, each of which reads the ones before it."""
-    last, made = group[-1], {each.output for each in group}
-    read = (name for each in group for name in each.inputs if name not in made)
-    inputs = tuple(dict.fromkeys(read))
-    places = {name: place for place, name in enumerate(inputs)}
-    terms: list[Term] = []
-    for each in group:
-        own = [places[name] for name in each.inputs]
-        for term in terms_of(each):
-            own.append(len(inputs) + len(terms))
-            terms.append(replace(term, args=tuple(own[place] for place in term.args)))
-        dtype = editor.types[each.output].dtype
-        if each is not last and dtype in HALVES:
-            terms[-1] = replace(terms[-1], stored=dtype)
-        places[each.output] = own[-1]
-    attributes = frozen({"terms": tuple(terms)})
-    return Node("Expression", inputs, last.outputs, attributes, last.name)
 
 
 @rewriting
@@ -171,3 +172,45 @@ def fuse_reductions(editor: Editor, node: Node) -> bool:
         return False
     editor.replace(node, node_like(node, op=made, inputs=(x,)))
     return True
+
+
+def fuse_extremes(graph: Graph) -> Graph:
+    """Make one Extremes of a ReduceMin and a ReduceMax of all elements of the same floats.
+
+    Requires: a verified graph.
+    Ensures: these are read once. The answers are the same bits.
+    """
+    ends: dict[str, set[str]] = {}
+    for node in graph.nodes:
+        if (end := _end(graph.types, node)) is not None:
+            ends.setdefault(node.inputs[0], set()).add(end)
+    if all(len(found) < 2 for found in ends.values()):
+        return graph
+    made: dict[str, str] = {}
+
+    def rule(editor: Editor, node: Node) -> bool:
+        x, end = (*node.inputs, "")[0], _end(graph.types, node)
+        if end is None or len(ends[x]) < 2:
+            return False
+        new = list[Node]()
+        if x not in made:
+            made[x] = editor.value(f"{x}.extremes", TensorType((2,), editor.types[x].dtype))
+            new.append(Node("Extremes", (x,), (made[x],), name=node.name))
+        one = editor.value(node.output, TensorType((1,), editor.types[x].dtype))
+        part = {"starts": (int(end == "max"),), "steps": (1,), "sizes": (1,)}
+        new.append(Node("Slice", (made[x],), (one,), frozen(part), node.name))
+        last = reshape_node(one, node.output, editor.shape(node.output), node.name)
+        editor.replace(node, *new, last)
+        return True
+
+    return rewrite(graph, rule)
+
+
+def _end(types: Mapping[str, TensorType], node: Node) -> str | None:
+    """Which end of all elements of floats a node gives; None for none."""
+    reduces = OPS[node.op].reduces
+    if reduces is None or reduces[0] not in ("min", "max"):
+        return None
+    kind = types[node.inputs[0]]
+    every = {*node.attributes["axes"]} == {*range(len(kind.shape))}
+    return reduces[0] if every and kind.shape and kind.dtype in FLOATS else None
