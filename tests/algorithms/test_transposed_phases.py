@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ import pytest
 from leanconv.algorithms import select
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.winograd.kernel import WinogradConv
-from leanconv.codegen.geometry import PhasedAccess
+from leanconv.codegen.geometry import PhasedAccess, TapAccess
 from leanconv.codegen.lowered import Lowered
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Graph
-from leanconv.operators import NodeContext, conv_pieces
+from leanconv.operators import NodeContext, conv_pieces, transposed
 from leanconv.operators.convolution import CONVOLUTION, PHASES
 from leanconv.spec import NHWC, PLAIN, Activation
 from leanconv.target import preset
@@ -61,6 +62,8 @@ def _always_together(monkeypatch: pytest.MonkeyPatch) -> None:
 def _phases(kernel: Any) -> int:
     """The phases that a kernel computes, as channels or one after the other."""
     y = (kernel.conv if hasattr(kernel, "conv") else kernel.shape.conv).y
+    if isinstance(y, TapAccess):
+        return prod(y.taps)
     if isinstance(y, PhasedAccess):
         return y.phase_count
     return kernel.phases if isinstance(kernel, DirectConv) else 0
@@ -195,6 +198,56 @@ def test_phases_as_channels_are_exact(
         phases = int(np.prod(attributes["strides"]))
         if algorithm == "planar" or blocked[1] or target.lanes(dtype) % phases == 0:
             assert [_phases(call.kernel) for call in seen[0].calls] == [phases]
+
+
+_APART = [
+    # x, w, groups: windows that do not overlap
+    ((2, 5, 3, 17), (5, 3, 14, 14), 1),
+    ((1, 16, 2, 5), (16, 2, 3, 20), 1),  # rows of several vectors
+    ((1, 6, 4, 1), (6, 5, 5, 5), 1),  # of five rows three in a vector of 16
+    ((1, 6, 4, 19), (6, 4, 4, 4), 2),
+    ((3, 2, 1, 9), (2, 1, 8, 8), 1),
+    ((1, 24, 2, 3), (24, 3, 2, 7), 3),
+    ((1, 200, 2, 16), (200, 1, 1, 16), 1),  # partial sums
+    ((1, 4, 9), (4, 3, 13), 1),
+]
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
+@pytest.mark.parametrize(("x", "w", "group"), _APART)
+def test_windows_apart_are_a_product_stored_by_taps(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    group: int,
+    dtype: DType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each output is written once, and what lies beside a row of taps never."""
+    _always_together(monkeypatch)
+    monkeypatch.setattr(transposed, "together", lambda *_: None)
+    rank, outputs, by_taps = len(x) - 2, w[1] * group, 0
+    bias, slopes = integers((outputs,), dtype, 2), integers((outputs,), dtype, 4) / 2
+    constants = {"w": integers(w, dtype, 1), "b": bias, "slope": slopes.astype(dtype)}
+    given = {
+        "strides": w[2:], "pads": (0,) * (2 * rank), "dilations": (1,) * rank, "group": group,
+        "activation": Activation("prelu"), "output_padding": (0,) * rank,
+    }  # fmt: skip
+    for target in TARGETS:
+        seen: list[Lowered] = []
+
+        def lower(given: NodeContext, kept: list[Lowered] = seen) -> Lowered:
+            kept.append(CONVOLUTION.lower(given, CONVOLUTION.choice_named("direct")))
+            return kept[-1]
+
+        outcome = run_node(
+            lower, "ConvTranspose", {"x": integers(x, dtype)}, constants,
+            order=("x", "w", "b", "", "slope"), target=target, **given,
+        )  # fmt: skip
+        assert np.array_equal(outcome.y, outcome.expected)
+        accesses = [call.kernel.conv.y for call in seen[0].calls]
+        by_taps += any(isinstance(access, TapAccess) for access in accesses)
+    assert by_taps, "vectors of no target are filled"
 
 
 @pytest.mark.presets

@@ -22,7 +22,7 @@ from leanconv.codegen.activations import (
 )
 from leanconv.codegen.dot import Way
 from leanconv.codegen.emitter import Function, Pointer, Value, element_of, lanes_of, vector
-from leanconv.codegen.geometry import Access, PhasedAccess
+from leanconv.codegen.geometry import Access, PhasedAccess, TapAccess
 from leanconv.codegen.memory import loads_as, to_bits
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.codegen.shuffles import interleave, transpose
@@ -308,7 +308,11 @@ def _store_vectors(
                 if added:
                     other = e.load_first(added.at(offset), kind, live)
                 value = out.finished(e, tile, value, factors, other)
-                e.store_first(value, y.at(offset), live)
+                if isinstance(access, TapAccess):
+                    for lane, count, shift in access.pieces(j):
+                        e.store_lanes(value, y.at(offset).at(shift), lane, count)
+                else:
+                    e.store_first(value, y.at(offset), live)
 
 
 def _store_transposed(

@@ -172,6 +172,35 @@ class PhasedAccess(Access):
 
 
 @dataclass(frozen=True)
+class TapAccess(PhasedAccess):
+    """Addresses of a transposed convolution in planes whose windows do not overlap: lanes are taps.
+
+    Its channels are [output][block along the height][block along a row][lane], and a block has some
+    rows of taps, or a part of one; lanes beyond them are stored nowhere.
+
+    Attributes:
+        taps: of the kernel, along height and width.
+        rows: of taps in a block; more than one only where a block holds them whole.
+    """
+
+    taps: tuple[int, int]
+    rows: int
+
+    def pieces(self, number: int) -> list[tuple[int, int, Extent]]:
+        """Return what a block of a panel stores: first lane, lanes, offset from its channel."""
+        (height, width), (down, across) = self.taps, self.phases
+        place, part = divmod(number, across)
+        live = min(self.block, width - part * self.block)
+        rows = min(self.rows, height - place % down * self.rows)
+        return [(r * width, live, r * (self.row // self.rows)) for r in range(rows)]
+
+    def takes_panels(self, channels: int) -> bool:
+        """Return whether all panels store alike: they have whole rows of blocks, or outputs."""
+        whole = self.phases[1] if self.taps[0] % self.rows == 0 else self.phase_count
+        return super().takes_panels(channels) and channels // self.block % whole == 0
+
+
+@dataclass(frozen=True)
 class Window:
     """The sliding window along (d, h, w); `pad` is the padding before, and may be negative."""
 

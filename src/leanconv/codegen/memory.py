@@ -239,6 +239,15 @@ class Memory(Instructions):
         else:
             self.masked_store(value, address, self.first_lanes(count, lanes))
 
+    def store_lanes(self, value: Value, address: Pointer, first: int, count: int) -> None:
+        """Store `count` lanes from `first` on, in pieces of a power of two: no mask is needed."""
+        while count:
+            piece = min(1 << count.bit_length() - 1, lanes_of(value.kind))
+            whole = piece == lanes_of(value.kind)
+            some = value if whole else self.shuffle(value, None, range(first, first + piece))
+            self.store(some if piece > 1 else self.extract(value, first), address)
+            address, first, count = address.at(piece), first + piece, count - piece
+
     def prefetch(self, address: Pointer, write: bool = False, locality: int = 3) -> None:
         """Prefetch a line: locality 3, 2, 1 for L1, L2, L3."""
         hints = (self.const("i32", int(write)), self.const("i32", locality), self.const("i32", 1))

@@ -18,7 +18,7 @@ from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Candidate
 from leanconv.algorithms.parameters import AUTO, Choice
-from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.problem import Problem, typical
 from leanconv.errors import SpecError
 from leanconv.kernels.packing import rearranged
 from leanconv.operators import transposed
@@ -34,6 +34,8 @@ OF_TRANSPOSED = frozenset({PHASES.algorithm, PRODUCT.algorithm})  # and of no ot
 _DIRECT = select.choice_named("direct")
 
 Chosen = list[tuple[Problem, Candidate]]
+_Order = transposed.Stacked | transposed.Tapped
+_One = tuple[Problem, _Order]
 
 
 class Piece(NamedTuple):
@@ -57,7 +59,7 @@ def pieces(made: ConvNode, choice: Choice) -> list[Piece]:
     Raises:
         SpecError: it is a choice of transposed convolutions, and the node is none.
     """
-    node, target = made.node, made.context.target
+    node = made.node
     if not is_transposed(node):
         if choice.algorithm in OF_TRANSPOSED:
             raise SpecError(
@@ -66,11 +68,25 @@ def pieces(made: ConvNode, choice: Choice) -> list[Piece]:
             )
         return [Piece(made.problem, made.weights)]
     apart = _apart(made)
-    problems = tuple(piece.problem for piece in apart)
-    one = transposed.together(problems, made.problem, made.problem.conv.lanes(target))
-    if one and _pays(one[0], apart, made, choice):
-        return [_together(made, *one)]
-    return apart
+    paying = [one for one in _as_one(made, apart) if _pays(one[0], apart, made, choice)]
+    if len(paying) > 1:
+        paying.sort(key=lambda one: _least_cycles(one[0], made.context.target))
+    return [_together(made, *paying[0])] if paying else apart
+
+
+def _as_one(made: ConvNode, apart: Sequence[Piece]) -> list[_One]:
+    """The ways to compute a transposed convolution as one, each with the order of the weights."""
+    problems, lanes = [p.problem for p in apart], made.problem.conv.lanes(made.context.target)
+    found = (
+        transposed.together(problems, made.problem, lanes),
+        transposed.by_taps(made.problem, lanes),
+    )
+    return [one for one in found if one]
+
+
+def _least_cycles(problem: Problem, target: Target) -> float:
+    problem = typical(problem) if problem.any_size else problem
+    return select.estimated_cycles(select.choose(problem, target).choice, problem, target)
 
 
 def ways(made: ConvNode) -> list[list[Piece]]:
@@ -78,11 +94,8 @@ def ways(made: ConvNode) -> list[list[Piece]]:
     if not is_transposed(made.node):
         return [pieces(made, AUTO)]
     apart, target = _apart(made), made.context.target
-    problems = [piece.problem for piece in apart]
-    one = transposed.together(problems, made.problem, made.problem.conv.lanes(target))
-    if one is None or not select.is_possible(one[0], target):
-        return [apart]
-    return [apart, [_together(made, *one)]]
+    ones = [one for one in _as_one(made, apart) if select.is_possible(one[0], target)]
+    return [apart, *([_together(made, *one)] for one in ones)]
 
 
 def _apart(made: ConvNode) -> list[Piece]:
@@ -122,7 +135,7 @@ def _same(numbers: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _together(made: ConvNode, problem: Problem, order: transposed.Stacked) -> Piece:
+def _together(made: ConvNode, problem: Problem, order: _Order) -> Piece:
     """All phases of a transposed convolution as one convolution, with their weights stacked."""
     grouped = transposed.grouped(made.weights, made.problem)
     blocks = transposed.blocks_of_outputs(grouped, order.block)

@@ -6,6 +6,9 @@ convolution of K·s_h·s_w output channels whose store puts each phase in its pl
 (and, by Winograd, transformed) once, and lanes are filled where K is small. Its window is as large
 as all phases' together; taps that a phase lacks are zeros. That costs nothing where the kernel is a
 multiple of the stride and the padding fits, as for 2x2 with stride 2.
+
+Windows that do not overlap, uncut and in planes, are a 1x1 convolution whose channels are the taps
+of each output: a vector of them is stored as rows of taps (`by_taps`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from leanconv.algorithms.decompose import TransposedPhase, transposed_phases
 from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Candidate, KernelUse, channel_calls
 from leanconv.algorithms.problem import Problem
-from leanconv.codegen.geometry import Access, PhasedAccess, Window, triple
+from leanconv.codegen.geometry import Access, PhasedAccess, TapAccess, Window, triple
 from leanconv.codegen.lowered import PackCall
 from leanconv.errors import UnsupportedError
 from leanconv.graph.ir import Node
@@ -29,6 +32,7 @@ from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 
+_MOST_BLOCKS = 4  # of an output, in panels that have whole ones
 MOST_PHASES = 1024  # a stride of 32 along two axes
 
 
@@ -180,6 +184,75 @@ def together(
     return replace(one, conv=conv, label=label), order
 
 
+@dataclass(frozen=True)
+class Tapped:
+    """The order of the weights of windows that do not overlap as those of a 1x1 convolution.
+
+    Attributes:
+        y: whose channels are blocks of taps.
+        block: outputs of the output's blocks.
+    """
+
+    y: TapAccess
+    block: int = 1
+
+    def elements(self, inputs: int) -> int:
+        """Weights of an output."""
+        return self.y.phase_count * self.y.block * inputs
+
+    def __call__(self, weights: np.ndarray) -> np.ndarray:
+        """Order the weights (1, C / g, 1, kh, kw) of an output, zeros beside them."""
+        (_, inputs, _, height, width), y, (down, across) = weights.shape, self.y, self.y.phases
+        rows = np.zeros((down * y.rows, width, inputs), weights.dtype)
+        rows[:height] = weights[0, :, 0].transpose(1, 2, 0)
+        blocks = np.zeros((down, across * y.block, inputs), weights.dtype)
+        blocks[:, : y.rows * width] = rows.reshape(down, -1, inputs)
+        return blocks
+
+
+def by_taps(whole: Problem, lanes: int) -> tuple[Problem, Tapped] | None:
+    """A transposed convolution whose windows do not overlap as a 1x1 convolution.
+
+    Args:
+        whole: the problem of the whole convolution.
+        lanes: of the target's vectors.
+
+    Returns:
+        The convolution, whose `y` is a `TapAccess`, and the order of its weights; None if windows
+        overlap, are cut or have gaps, or rows of taps in planes leave most of a vector empty.
+    """
+    conv, window, y = whole.conv, whole.conv.window, whole.conv.y
+    (deep, down, across), ones = window.kernel, (1, 1, 1)
+    apart = window.kernel == window.stride and window.dilation == ones and window.pad == (0, 0, 0)
+    if not apart or deep > 1 or down * across == 1 or y.block > 1 or y.spatial[2] != 1:
+        return None
+    if any(o != n * k for o, n, k in zip(window.out, window.size, window.kernel, strict=True)):
+        return None
+    rows = max(1, min(down, lanes // across))
+    if ceil_div(down, rows) > _MOST_BLOCKS:  # blocks with fewer rows need panels of whole outputs
+        rows = next(r for r in range(rows, 0, -1) if down % r == 0)
+    blocks = ceil_div(down, rows), ceil_div(across, lanes)
+    if 2 * down * across <= prod(blocks) * lanes:
+        return None
+    access = TapAccess(
+        y.image,
+        lanes,
+        y.block_stride,
+        triple((y.spatial[0], y.spatial[1] * down, across), 1),
+        blocks,
+        y.spatial[1] * rows,
+        lanes,
+        (down, across),
+        rows,
+    )
+    outputs = conv.outputs * access.phase_count * lanes
+    size = window.size
+    conv = replace(
+        conv, outputs=outputs, window=Window(size, size, ones, ones, ones, (0, 0, 0)), y=access
+    )
+    return replace(whole, conv=conv, label="a transposed convolution by its taps"), Tapped(access)
+
+
 def _in_vectors(conv: Conv, lanes: int) -> Access:
     """Return where the output lies; channels that lie beside each other are blocks of vectors."""
     y = conv.y
@@ -211,6 +284,8 @@ def _place(problem: Problem, y: Access) -> tuple[int, int]:
 
 def of_phases(values: np.ndarray, y: PhasedAccess) -> np.ndarray:
     """One number for each output channel, for the channels of a convolution of all phases."""
+    if isinstance(y, TapAccess):
+        return np.repeat(values, y.phase_count * y.block)
     blocks = ceil_div(len(values), y.block)
     padded = np.zeros((blocks, 1, y.block), values.dtype)
     padded.reshape(-1)[: len(values)] = values
