@@ -73,7 +73,7 @@ METHOD_ARROWS: dict[str, tuple[str, ...]] = {
     "fft": ("common",),
     "col2im": ("common",),
     "amx": ("common",),
-    "unfold": ("common", "direct", "naive"),
+    "unfold": ("common", "direct", "naive", "planar"),
     "winograd": ("common", "direct"),
     "fused": ("common", "direct", "depthwise"),
     "weight_gradient": ("common", "direct", "naive", "depthwise", "planar", "unfold", "winograd"),

@@ -36,6 +36,7 @@ REASONS: dict[str, tuple[str, ...]] = {
         "algorithms/direct:_PREFETCHED_SHARE",
         "algorithms/direct:_STORE_SHARE",
         "algorithms/fused:_BESIDE_FMA",
+        "algorithms/unfold:_SQUARES",
         "algorithms/fused:_PARTIAL_SUMS",
         "algorithms/winograd:_U_RATE",
     ),

@@ -15,8 +15,8 @@ from support.packing import packed_constants
 
 _NAMES = (
     "direct", "planar", "depthwise", "naive", "winograd", "winograd:form=stages", "fft",
-    "im2col", "im2col:rows=whole", "mec", "mec:solution=B", "mec:rows=2", "im2win",
-    "im2win:form=base", "im2win:form=printed", "im2win:form=vector",
+    "im2col", "im2col:rows=whole", "im2col:lanes=pixels", "mec", "mec:solution=B", "mec:rows=2",
+    "im2win", "im2win:form=base", "im2win:form=printed", "im2win:form=vector",
     "im2win:form=high,threads=off", "im2win:form=high,vectorise=off",
 )  # fmt: skip
 _LINES = (

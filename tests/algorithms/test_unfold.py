@@ -10,9 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import leanconv as lc
+from leanconv.algorithms.problem import Problem as Layer
+from leanconv.algorithms.select import choose
 from leanconv.api import compiled_conv as api
+from leanconv.codegen.geometry import Access
 from leanconv.errors import SpecError
-from leanconv.spec import ConvSpec
+from leanconv.spec import PLAIN, ConvSpec, Format
 from leanconv.target import preset
 from leanconv.types import FLOAT32, FLOAT64, Precision
 from support.guarded import Guarded
@@ -28,6 +31,11 @@ METHODS = (
     "im2col:rows=7",
     "im2col:rows=whole",
     "im2col:rows=batch",
+    "im2col:lanes=pixels",
+    "im2col:lanes=pixels,rows=1",
+    "im2col:lanes=pixels,rows=7",
+    "im2col:lanes=pixels,rows=whole",
+    "im2col:lanes=pixels,rows=batch",
     "mec",
     "mec:rows=1",
     "mec:rows=3",
@@ -199,3 +207,50 @@ def test_none_is_taken_without_being_asked_for() -> None:
     assert plan.algorithm not in ("naive", "im2col", "mec", "im2win")
     for name in ("naive", "im2col", "mec", "im2win"):
         assert plan.explain().count(name) == 1
+
+
+def choice_of(line: str, target: str, form: Format = PLAIN) -> str:
+    """The choice for a convolution whose tensors are in a format."""
+    spec = ConvSpec.parse(line)
+    shapes = spec.input_shape, spec.output_shape
+    problem = Layer.of(spec, *(Access.of_format(shape, form) for shape in shapes))
+    return str(choose(problem, preset(target)).choice)
+
+
+@pytest.mark.presets
+@pytest.mark.parametrize("target", ["haswell", "znver3", "znver4", "sapphirerapids"])
+def test_long_strides_from_planes_to_planes_are_taken(target: str) -> None:
+    """Stores of lanes along pixels need no transposes, which few products do not hide."""
+    long = "ic1ih1iw48000oc384oh1ow9599kh1kw10sh1sw5", "ic1ih64iw1000oc64oh64ow199kh1kw10sh1sw5"
+    usual = "ic64ih28oc64oh28kh3ph1", "ic64ih56oc64oh28kh3sh2ph1", "ic3ih224oc64oh112kh7sh2ph3"
+    for line in long:
+        assert choice_of(line, target) == "im2col:lanes=pixels"
+    for line in usual:
+        assert not choice_of(line, target).startswith("im2col")
+
+
+@pytest.mark.presets
+def test_pixels_that_a_stride_leaves_out_are_not_read_for_each_panel() -> None:
+    deep, small = "ic512ih28oc1024oh14kh1sh2", "ic64ih14oc128oh7kh1sh2"
+    assert choice_of(deep, "haswell", Format(8)) == "im2col"
+    assert choice_of(small, "haswell", Format(8)) == "direct"
+    assert choice_of("ic512ih14oc1024oh14kh1", "haswell", Format(8)) == "direct"
+    assert choice_of(deep, "sapphirerapids", Format(16)) == "direct", "L2 holds the input"
+
+
+def test_pixels_are_lanes_only_in_planes() -> None:
+    w = np.zeros((8, 3, 4, 4), np.float32)
+    with pytest.raises(SpecError, match=r"lanes=pixels for .*; expected output in planes"):
+        lc.plan_conv2d((1, 12, 12, 3), w, layout="NHWC", algorithm="im2col:lanes=pixels")
+
+
+@pytest.mark.parametrize("padding", [0, 7])
+def test_rows_of_any_width_are_exact(padding: int) -> None:
+    """Blocks of one width, of which the last one overlaps; narrower ones; less than a vector."""
+    draw = np.random.default_rng(1)
+    w = draw.integers(-3, 4, (19, 2, 7)).astype(np.float32)
+    for width in (5003, 5000, 4999, 1111, 401, 77, 38, 7):
+        x = draw.integers(-3, 4, (2, 2, width)).astype(np.float32)
+        plan = lc.plan_conv1d(x.shape, w, stride=6, padding=padding, algorithm="naive")
+        found = lc.conv1d(x, w, stride=6, padding=padding)
+        np.testing.assert_array_equal(found, plan(x))

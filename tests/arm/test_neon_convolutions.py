@@ -37,6 +37,7 @@ SUMS = [
     *((name, text) for name in ("naive", "direct", "planar", "im2col", "mec") for text in DENSE),
     *(("im2win", text) for text in DENSE[:2]),
     *((f"mec:solution={name}", DENSE[0]) for name in "AB"),
+    *(("im2col:lanes=pixels", text) for text in DENSE),
     *((f"im2win:form={name}", DENSE[0]) for name in ("base", "vector")),
     ("direct", "ic3ih17oc24kh3sh2ph1"),
     ("direct", "ic7ih9oc9kh3dh1ph2"),

@@ -84,12 +84,13 @@ METHODS = (
 )
 
 
+OF_PLANES = "im2win:form=printed", "im2col:lanes=pixels", "im2col:lanes=pixels,rows=whole"
 CASES = ("ic3oc9kh3ph1", "ic17oc20kh5ph2", "g2ic32oc32kh3ph2dh2")
 SIZES = ((5, 7), (9, 16), (7, 37))
 # Code and the words that it reads are those of a method, channels and layout, whatever the size.
 FORMS = [
     *itertools.product(METHODS, CASES, (True, False)),
-    *itertools.product(("im2win:form=printed",), CASES, (False,)),  # of planes
+    *itertools.product(OF_PLANES, CASES, (False,)),
 ]
 
 

@@ -18,7 +18,7 @@ GOLDEN = {
     "direct": ("ic64ih20iw18oc48oh18ow16kh3", "ic64ih14oc128oh14kh1"),
     "planar": ("ic3ih34iw50oc8oh32ow48kh3", "ic8ih17oc16oh17kh1"),
     "depthwise": ("g32ic32ih14oc32oh14kh3", "g8mb2ic8ih15oc8oh8kh3sh2ph1"),
-    "im2col": ("ic16ih20oc32oh18kh3", "mb2ic16ih20oc32oh9kh3sh2"),
+    "im2col": ("ic16ih20oc32oh18kh3", "mb2ic16ih20oc32oh9kh3sh2", "ic3ih40oc24oh10kh4sh4"),
     "mec": ("ic16ih20oc32oh18kh3", "mb2ic16ih20oc32oh9kh3sh2"),
     "im2win": ("ic16ih20oc32oh18kh3", "mb2ic16ih20oc32oh9kh3sh2"),
     "winograd": ("ic32ih20iw18oc48oh18ow16kh3", "ic32ih21oc32oh9kh5sh2"),

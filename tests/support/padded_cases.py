@@ -258,6 +258,7 @@ _FORMS: tuple[tuple[str, tuple[str, str], bool], ...] = (
     ("naive", _PLANES, False),
     ("im2col", _PLANES, False),
     ("im2col", _BLOCKS, False),
+    ("im2col:lanes=pixels", _PLANES, False),
     ("mec:solution=A", _PLANES, False),
     ("mec:solution=B", _LAST, False),
     ("mec:rows=2", _PLANES, False),

@@ -11,7 +11,8 @@ from support.padded_cases import Axis, Padded, Transposed, spec_of
 _ALGORITHMS = (
     *("direct",) * 5, *("planar",) * 3, *("depthwise",) * 2, "naive", "im2col", "im2col:rows=3",
     "mec", "mec:solution=A", "mec:solution=B", "mec:T=3", "mec:rows=2",
-    "im2col:rows=batch", "im2win", "im2win:form=base", "im2win:form=printed", "im2win:form=vector",
+    "im2col:rows=batch", "im2col:lanes=pixels", "im2col:lanes=pixels,rows=3",
+    "im2win", "im2win:form=base", "im2win:form=printed", "im2win:form=vector",
     "im2win:form=high", "im2win:rows=2", "winograd", "winograd:m=2",
     "winograd:m=3x5", "winograd:form=stages", "winograd:edges=narrow", "fft", "fft:tile=16",
     "fft:tile=32",

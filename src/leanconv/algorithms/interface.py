@@ -327,7 +327,7 @@ def with_halves(algorithm: Algorithm[Any]) -> Algorithm[Any]:
     def plausible(problem: Problem) -> bool:
         # A method that copies its input is laid out for one size.
         sized = not problem.any_size or copied is None
-        return sized and algorithm.plausible(seen(problem))
+        return sized and (copied is not None or algorithm.plausible(seen(problem)))
 
     return replace(
         algorithm,

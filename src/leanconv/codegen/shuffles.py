@@ -73,12 +73,49 @@ def transpose(e: Function, rows: list[Value]) -> list[Value]:
     assert len(rows) == lanes
     if lanes == 1:
         return rows
-    segment = max(2, min(lanes, 16 // bytes_of(element_of(rows[0].kind))))
+    segment = max(2, min(lanes, _segment_of(rows[0].kind)))
+    columns = _within_segments(e, rows, segment)
+    order = _bit_reversed(segment)
+    blocks = lanes // segment
+    # columns[q*segment + order[k]] holds, in segment s, rows q*segment… of column s*segment + k.
+    result: list[Value | None] = [None] * lanes
+    for k in range(segment):
+        quads = [columns[q * segment + order[k]] for q in range(blocks)]
+        for s, column in enumerate(_transpose_segments(e, quads, segment)):
+            result[s * segment + k] = column
+    return [r for r in result if r is not None]
+
+
+def transpose_pieces(e: Function, pieces: list[Value]) -> list[Value]:
+    """Transpose vectors of one segment of 16 bytes, or of all lanes where those are no more.
+
+    Returns:
+        For each lane of a piece, in order, that lane of all pieces.
+    """
+    segment = lanes_of(pieces[0].kind)
+    if segment == 1:
+        return pieces
+    rows = [joined(e, pieces[i::segment]) for i in range(segment)]
+    columns = _within_segments(e, rows, segment)
+    return [columns[place] for place in _bit_reversed(segment)]
+
+
+def joined(e: Function, parts: list[Value]) -> Value:
+    """Return vectors one after the other as one; a power of two of them."""
+    while len(parts) > 1:
+        lanes = 2 * lanes_of(parts[0].kind)
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [e.shuffle(a, b, range(lanes)) for a, b in pairs]
+    return parts[0]
+
+
+def _within_segments(e: Function, rows: list[Value], segment: int) -> list[Value]:
+    """Transpose squares of rows within each segment; columns are in the order of reversed bits."""
     columns = list(rows)
     grain = 1
     while grain < segment:
-        mixed: list[Value | None] = [None] * lanes
-        for i in range(lanes):
+        mixed: list[Value | None] = [None] * len(rows)
+        for i in range(len(rows)):
             if i % segment & grain:
                 continue
             a, b = columns[i], columns[i + grain]
@@ -89,15 +126,7 @@ def transpose(e: Function, rows: list[Value]) -> list[Value]:
             mixed[high_bits + low + grain] = _interleave(e, a, b, grain, segment, high=True)
         columns = [m for m in mixed if m is not None]
         grain *= 2
-    order = _bit_reversed(segment)
-    blocks = lanes // segment
-    # columns[q*segment + order[k]] holds, in segment s, rows q*segment… of column s*segment + k.
-    result: list[Value | None] = [None] * lanes
-    for k in range(segment):
-        quads = [columns[q * segment + order[k]] for q in range(blocks)]
-        for s, column in enumerate(_transpose_segments(e, quads, segment)):
-            result[s * segment + k] = column
-    return [r for r in result if r is not None]
+    return columns
 
 
 def _bit_reversed(count: int) -> list[int]:

@@ -128,6 +128,12 @@ def _reject(problem: Problem, target: Target) -> str | None:
 
 
 def _cost(problem: Problem, target: Target, given: DirectParameters = _OPEN) -> float:
+    cycles = product_cycles(problem, target, given)
+    return target.costs.overlapped(cycles, _read_again(problem, target, given))
+
+
+def product_cycles(problem: Problem, target: Target, given: DirectParameters = _OPEN) -> float:
+    """Estimated cycles of one core, where L2 holds what a chunk reads of the input."""
     kernel, cycles = _planned(problem, target, chosen_piece(problem, target, given))
     costs, line = target.costs, None
     if isinstance(kernel, DirectPointwise):
@@ -136,6 +142,25 @@ def _cost(problem: Problem, target: Target, given: DirectParameters = _OPEN) -> 
         line = costs.prefetched_line
     planes = strided_walk_cycles(problem, target, line)
     return beside_weights(problem, target, target.costs.direct_over_model * cycles) + planes
+
+
+def _read_again(problem: Problem, target: Target, given: DirectParameters) -> float:
+    """Cycles in which input comes from L3 for each panel anew: of 1x1 kernels with a stride.
+
+    Pixels that the stride skips are in the lines that are read, or beside them.
+    """
+    conv, window = problem.conv, problem.conv.window
+    if prod(window.kernel) > 1 or window.stride[2] == 1 or conv.x.block == 1:
+        return 0.0
+    rows = window.out[0] * window.out[1] * window.size[2]
+    read = conv.inputs * rows * conv.precision.x.bytes
+    if read <= target.costs.l2_share * target.l2_bytes:
+        return 0.0
+    kernel, _ = _planned(problem, target, chosen_piece(problem, target, given))
+    if not isinstance(kernel, DirectConv) or kernel.panels_inside:
+        return 0.0
+    times = conv.batch * conv.groups * (kernel.panels - 1)
+    return times * read / target.costs.l3_read_unprefetched
 
 
 def _live_share(window: Window) -> float:

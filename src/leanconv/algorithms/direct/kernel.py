@@ -388,11 +388,12 @@ class DirectConv(DirectShape):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, panels, rows, tiles."""
         e = Function(self.NAME)
-        self.emit_chunks(e, self.addresses(e))
+        self.emit_chunks(e, target, self.addresses(e))
         return e.finish()
 
-    def emit_chunks(self, e: Function, pointers: dict[str, Pointer]) -> None:
+    def emit_chunks(self, e: Function, target: Target, pointers: dict[str, Pointer]) -> None:
         """Emit the loop over the chunks of a function, with the operands at these addresses."""
+        del target
         with e.chunks(*self.grid) as place:
             n, g, band, panel, block = place
             if self.images_inside:

@@ -11,7 +11,7 @@ tile, a line each step.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from math import ceil
 
 import numpy as np
@@ -62,6 +62,8 @@ class PlanarPointwise(GroupedConv):
         column_tiles: tiles of pixels of one chunk.
         panel_block: panels of output channels of one chunk.
         prefetch: whether the next tile's input and this tile's output are prefetched.
+        panels_outside: whether a chunk computes a panel for all its pixels before the next one, so
+            that it writes few planes at a time; the pixels, in L2, are read again for each.
         overlaps: whether the last tile of pixels may overlap the one before it: one code serves all
             maps. It adds no residual, which may lie in y.
     """
@@ -74,6 +76,7 @@ class PlanarPointwise(GroupedConv):
     panel_block: Count
     prefetch: bool
     overlaps: bool = False
+    panels_outside: bool = False
 
     @property
     def tile_text(self) -> str:
@@ -112,11 +115,12 @@ class PlanarPointwise(GroupedConv):
         return super().packing, self.tile.rows
 
     def weight_calls(self, w: np.ndarray) -> list[PackCall]:
-        """Return the calls that pack weights (K, C/g, 1, 1, 1) as [group][panel][c][channel]."""
+        """Return the calls that pack weights (K, …), any view, as [group][panel][c][channel]."""
         conv = self.conv
-        grouped, width = w.reshape(conv.groups, conv.outputs, conv.inputs), self.tile.rows
+        grouped, width = w.reshape(conv.groups, conv.outputs, *w.shape[1:]), self.tile.rows
 
         def order(part: np.ndarray) -> np.ndarray:
+            part = part.reshape(len(part), conv.inputs)
             split = (part[first : first + width] for first in range(0, len(part), width))
             return np.concatenate([panel.T.reshape(-1) for panel in split])
 
@@ -125,27 +129,56 @@ class PlanarPointwise(GroupedConv):
     def emit(self, target: Target) -> str:
         """Emit the loops: chunks, tiles of pixels, panels."""
         e = Function(self.NAME)
-        pointers = self.addresses(e)
-        with e.chunks(*self.grid) as (n, g, columns, block):
-            body = _PanelTiles(e, self, target, pointers, n, g, block)
-            for pixel, pixels in self._tiles_of_pixels(e, columns):
-                vectors = fixed(ceil_div(pixels, self.lanes))
-                live = target.lanes_of_tail(pixels - (vectors - 1) * self.lanes)
-                body.pixels(pixel, vectors, live)
+        self.emit_chunks(e, target, self.addresses(e))
         return e.finish()
 
-    def _tiles_of_pixels(self, e: Function, chunk: Value) -> Iterator[tuple[Value, int]]:
-        """Emit the body for the tiles of a chunk: the first pixel, and how many there are."""
+    def emit_chunks(self, e: Function, target: Target, pointers: dict[str, Pointer]) -> None:
+        """Emit the loop over the chunks of a function, with the operands at these addresses."""
+        with e.chunks(*self.grid) as place:
+            self.emit_chunk(e, target, pointers, place)
+
+    def emit_chunk(
+        self, e: Function, target: Target, pointers: dict[str, Pointer], place: Sequence[Value]
+    ) -> None:
+        """Emit the chunk at a place of the grid, with the operands at these addresses."""
+        n, g, columns, block = place
+        body = _Tiles(e, self, target, pointers, n, g)
+        if self.panels_outside:
+            for panel, channels in self._panels_of(e, block):
+                for tile in self._tiles_of_pixels(e, target, columns):
+                    body.tile(e.i64(panel), channels, *tile)
+        else:
+            for tile in self._tiles_of_pixels(e, target, columns):
+                for panel, channels in self._panels_of(e, block):
+                    body.tile(e.i64(panel), channels, *tile)
+
+    def _panels_of(self, e: Function, block: Value) -> Iterator[tuple[Value | int, int]]:
+        """Emit the body for the panels of a block: the index, and the output channels."""
+        return tiles_of_chunk(
+            e, "panel", block, self.panel_block, self.conv.outputs, self.tile.rows
+        )
+
+    def _tiles_of_pixels(
+        self, e: Function, target: Target, chunk: Value
+    ) -> Iterator[tuple[Value, int, int]]:
+        """Emit the body for the tiles of a chunk.
+
+        Yields:
+            The first pixel, the vectors, and the lanes of the last of them.
+        """
         of_chunk = chunk, self.column_tiles, self.pixels, self.span
         if self.overlaps and self.pixels >= self.span:
-            yield from ((at, self.span) for at in overlapping_tiles(e, "tile", *of_chunk))
+            for at in overlapping_tiles(e, "tile", *of_chunk):
+                yield at, self.tile.vectors, self.lanes
             return
         for tile, pixels in tiles_of_chunk(e, "tile", *of_chunk):
-            yield e.i64(tile * self.span), pixels
+            vectors = fixed(ceil_div(pixels, self.lanes))
+            live = target.lanes_of_tail(pixels - (vectors - 1) * self.lanes)
+            yield e.i64(tile * self.span), vectors, live
 
 
-class _PanelTiles:
-    """Emits one block of panels, tile by tile."""
+class _Tiles:
+    """Emits the tiles of one image and group."""
 
     def __init__(
         self,
@@ -155,11 +188,10 @@ class _PanelTiles:
         pointers: dict[str, Pointer],
         n: Value,
         g: Value,
-        block: Value,
     ) -> None:
         conv = kernel.conv
         self.e, self.kernel, self.target = e, kernel, target
-        self.pointers, self.block = pointers, block
+        self.pointers = pointers
         self.kind = vector(conv.dtype.llvm, kernel.lanes)
         place = n * conv.x.image + g * (conv.inputs * conv.x.block_stride)
         self.x = pointers["x"].at(place)
@@ -167,17 +199,16 @@ class _PanelTiles:
         self.group_channel = g * conv.outputs
         self.out = n * conv.y.image
 
-    def pixels(self, pixel: Value, vectors: int, live: int) -> None:
-        """Emit all panels of one tile of pixels; the last of its vectors has `live` lanes."""
-        kernel, e = self.kernel, self.e
-        chunk = self.block, kernel.panel_block
-        for panel, channels in tiles_of_chunk(
-            e, "panel", *chunk, kernel.conv.outputs, kernel.tile.rows
-        ):
-            self._tile(pixel, e.i64(panel), channels, vectors, live)
+    def tile(self, panel: Value, channels: int, pixel: Value, vectors: int, live: int) -> None:
+        """Emit one tile of pixels for one panel of `channels` output channels.
 
-    def _tile(self, pixel: Value, panel: Value, channels: int, vectors: int, live: int) -> None:
-        """Emit one tile for one panel of `channels` output channels."""
+        Args:
+            panel: index of the panel.
+            channels: of it.
+            pixel: the first of the tile.
+            vectors: of pixels; the last one has `live` lanes.
+            live: see there.
+        """
         conv, kernel, e = self.kernel.conv, self.kernel, self.e
         first = panel * kernel.tile.rows
         channel = self.group_channel + first

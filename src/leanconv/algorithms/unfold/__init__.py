@@ -25,8 +25,9 @@ the method has. Along an axis that is not unfolded, padding is not stored.
   3); im2win: N · C · oh · iw · kh · e (thesis equation 2-4). By rows: one block in each thread's
   scratch. Weights as for direct convolution.
 - Error: u · (1 + 1.5 sqrt(L)).
-- When: only on request, for comparison: direct convolution reads the same elements in place, and
-  unfolding adds to its time.
+- When: im2col from planes to planes with a long stride (`lanes=pixels`), and of blocks whose pixels
+  a stride leaves out. Else only on request, for comparison: direct convolution reads the same
+  elements in place, and unfolding adds to its time.
 - Source: Caffe's im2col; MEC: Cho and Brand, ICML 2017, arXiv 1706.06873, algorithms 1 and 2,
   equations 2 to 4; im2win: Lu Shuai's thesis, algorithms 2 to 6, equations 2-2 to 2-7, 3-1, 3-2;
   HPEC 2022, arXiv 2306.14320. As written: `reference/im2col.py`, `mec.py`, `im2win.py`.

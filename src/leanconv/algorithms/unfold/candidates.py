@@ -17,13 +17,14 @@ from math import gcd
 import numpy as np
 
 from leanconv.algorithms.common.conv import Conv, with_conv
-from leanconv.algorithms.direct.algorithm import DIRECT
+from leanconv.algorithms.direct.algorithm import DIRECT, product_cycles
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import plan_direct
 from leanconv.algorithms.interface import Candidate, KernelUse, PackingOf, channel_calls
 from leanconv.algorithms.parameters import Choice
+from leanconv.algorithms.planar.pointwise import PlanarPointwise, plan_planar_pointwise
 from leanconv.algorithms.problem import Problem
-from leanconv.algorithms.unfold.kernels import Block, BlockConv, Unfold
+from leanconv.algorithms.unfold.kernels import Block, BlockConv, Product, Unfold
 from leanconv.algorithms.unfold.unfolding import Unfolding
 from leanconv.codegen.geometry import Access, Window
 from leanconv.codegen.lowered import PackCall
@@ -41,6 +42,7 @@ class UnfoldedView:
         window: over the unfolded tensor.
         x: its strides; a block of channels is all channels of a group.
         inputs: elements of the innermost loop.
+        by_pixels: whether windows are neighbours, and the elements of each lie in planes.
         order: the axes (channel, kd, kh, kw) = (1, 2, 3, 4) of the weights as the loops need them.
     """
 
@@ -48,6 +50,7 @@ class UnfoldedView:
     x: Access
     inputs: int
     order: tuple[int, int, int, int]
+    by_pixels: bool = False
 
     def conv(self, problem: Problem) -> Conv:
         """The convolution over the unfolded tensor that a problem becomes."""
@@ -78,7 +81,7 @@ def cost(elements: Callable[[Problem], int]) -> Callable[[Problem, Target], floa
     """Cycles: those of the products, and those of moving the unfolded elements."""
 
     def cycles(problem: Problem, target: Target) -> float:
-        return DIRECT.cost(problem, target) + target.costs.element_move * elements(problem)
+        return product_cycles(problem, target) + target.costs.element_move * elements(problem)
 
     return cycles
 
@@ -97,6 +100,21 @@ def product(problem: Problem, view: UnfoldedView, target: Target) -> DirectConv:
         unroll=0,
         fetch=True,
     )
+
+
+def product_of_pixels(
+    problem: Problem, view: UnfoldedView, target: Target
+) -> tuple[PlanarPointwise, float]:
+    """The product over an unfolded tensor in planes, with tile and chunks, and its cycles."""
+    kernel = PlanarPointwise(
+        conv=view.conv(problem),
+        lanes=problem.conv.lanes(target),
+        tile=Tile(1, 1),
+        column_tiles=1,
+        panel_block=1,
+        prefetch=False,
+    )
+    return plan_planar_pointwise(kernel, target)
 
 
 def tiled(kernel: DirectConv, target: Target) -> DirectConv:
@@ -135,6 +153,13 @@ def best_tile(kernel: DirectConv, target: Target) -> Tile:
     return min(_tile_cycles(kernel, target), key=lambda entry: entry[0])[1]
 
 
+def planned(problem: Problem, view: UnfoldedView, target: Target) -> Product:
+    """The product over a whole unfolded tensor, with tile and chunks."""
+    if view.by_pixels:
+        return product_of_pixels(problem, view, target)[0]
+    return tiled(product(problem, view, target), target)
+
+
 def row_cycles(kernel: DirectConv, target: Target) -> float:
     """Estimated cycles of one row of output with the best tile."""
     return min(cycles for cycles, _ in _tile_cycles(kernel, target))
@@ -162,12 +187,12 @@ def _tile_cycles(kernel: DirectConv, target: Target) -> list[tuple[float, Tile]]
     return [(cycles(row, tile), tile) for row, tile in ranked if tile.rows <= most]
 
 
-def packing(kernel: DirectConv, view: UnfoldedView | None, problem: Problem) -> PackingOf:
+def packing(kernel: Product, view: UnfoldedView | None, problem: Problem) -> PackingOf:
     """The packing of a convolution over an unfolded tensor (`None`: over the input itself)."""
 
     def calls(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
-        seen = view.weights if view else None
-        weights = kernel.weight_calls(problem.weights_3d(w), seen)
+        seen = (view.weights,) if view and isinstance(kernel, DirectConv) else ()
+        weights = kernel.weight_calls(problem.weights_3d(w), *seen)
         return {"w": weights, **channel_calls(kernel, channels)}
 
     return calls
@@ -185,15 +210,24 @@ def whole_tensor(
     problem: Problem,
     target: Target,
     unfolding: Unfolding,
+    strides: tuple[int, int],
     view: UnfoldedView,
     details: str,
 ) -> Candidate:
-    """Unfold the whole batch, then multiply it; the images of a group are contiguous."""
+    """Unfold the whole batch, then multiply it.
+
+    Args:
+        choice, problem, target, unfolding: how what is computed.
+        strides: of images and groups in the unfolded tensor.
+        view: it, as the product reads it.
+        details: text for the user.
+    """
     conv, batch, groups = problem.conv, problem.conv.batch, problem.conv.groups
-    image, group = unfolding.elements, unfolding.elements * batch
+    image, group = strides
+    elements = max(image * batch, group * groups)
     rows = unfold_rows(unfolding, batch * groups * unfolding.view.out[0], target.costs)
     unfold = Unfold(unfolding, batch, groups, image, group, rows)
-    kernel = tiled(product(problem, view, target), target)
+    kernel = planned(problem, view, target)
     return Candidate(
         choice,
         (
@@ -201,9 +235,16 @@ def whole_tensor(
             KernelUse(kernel, ("unfolded", *kernel.operands[1:])),
         ),
         packing(kernel, view, problem),
-        {"unfolded": group * groups * conv.dtype.bytes},
-        f"{details}, tile {kernel.tile.rows}x{kernel.tile.vectors}",
+        {"unfolded": elements * conv.dtype.bytes},
+        f"{details}, {tile_text(kernel)}",
     )
+
+
+def tile_text(kernel: Product) -> str:
+    """The register tile, for people."""
+    if isinstance(kernel, PlanarPointwise):
+        return kernel.tile_text
+    return f"tile {kernel.tile.rows}x{kernel.tile.vectors}"
 
 
 _THREADS = (1, 2, 4, 8)  # over which the cost is averaged
@@ -231,7 +272,7 @@ class Blocks:
     step: int = 1
     overlap: int = 0
 
-    def block(self, shape: tuple[int, int], product: DirectConv) -> Block:
+    def block(self, shape: tuple[int, int], product: Product) -> Block:
         """One block, with its product."""
         rows, columns = shape
         return Block(rows, columns, product, rows * self.step + self.overlap)
@@ -289,7 +330,7 @@ def by_blocks(choice: Choice, problem: Problem, cut: Cut) -> Candidate:
         choice,
         (KernelUse(cut.kernel, cut.kernel.operands),),
         packing(with_conv(kernel, groups=problem.conv.groups), view, problem),
-        details=f"{blocks.details}, tile {kernel.tile.rows}x{kernel.tile.vectors}",
+        details=f"{blocks.details}, {tile_text(kernel)}",
     )
 
 
@@ -301,11 +342,23 @@ def whole_cost(problem: Problem, target: Target, view: UnfoldedView, elements: i
     return work + target.costs.chunk
 
 
-def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
-    """Yield these blocks with the output channels in one part, two, four …"""
-    conv, view, costs = problem.conv, blocks.view(*blocks.shape), target.costs
-    one = with_conv(product(problem, view, target), batch=1, groups=1)
+def _of_block(problem: Problem, view: UnfoldedView, target: Target) -> tuple[Product, float]:
+    """The product of one group of an unfolded block, and its cycles."""
+    of_one = with_conv(problem, batch=1, groups=1)
+    if view.by_pixels:
+        made, cycles = product_of_pixels(of_one, view, target)
+        # All pixels are one chunk of it, those of a smaller last block, too.
+        tiles = ceil_div(made.pixels, made.span)
+        return replace(made, column_tiles=tiles, panels_outside=True), cycles
+    one = product(of_one, view, target)
     one = replace(one, tile=best_tile(one, target))
+    return one, row_cycles(one, target) * one.conv.row_count
+
+
+def block_conv(problem: Problem, target: Target, blocks: Blocks) -> tuple[BlockConv, float]:
+    """The kernel with all output channels in one part, and the cycles of a block's product."""
+    conv, view = problem.conv, blocks.view(*blocks.shape)
+    one, multiply = _of_block(problem, view, target)
     kernel = BlockConv(
         conv.batch,
         conv.groups,
@@ -318,8 +371,15 @@ def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
         1,
         blocks.step,
     )
-    multiply = row_cycles(one, target) * one.conv.row_count
-    multiply += one.group_weights * one.conv.dtype.bytes / costs.l3_read
+    return kernel, multiply
+
+
+def _cuts(problem: Problem, target: Target, blocks: Blocks) -> Iterator[Cut]:
+    """Yield these blocks with the output channels in one part, two, four …"""
+    costs = target.costs
+    kernel, multiply = block_conv(problem, target, blocks)
+    one = kernel.whole.product
+    multiply += one.constant_bytes["w"] / costs.l3_read
     if not one.conv.y.lanes_contiguous:
         multiply += one.conv.outputs * costs.plane_return
     unfold = blocks.elements * costs.element_move

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.planar.pointwise import PlanarPointwise
 from leanconv.algorithms.unfold.unfolding import Mover, Unfolding
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.kernel import Kernel, of_wrapped
 from leanconv.codegen.tails import last_or_other
-from leanconv.records import dataclass
+from leanconv.records import dataclass, replace
 from leanconv.spec.conv import sum_flops
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Count, Extent, Sizes
 from leanconv.target import Target
 from leanconv.types import INT64
+
+Product = DirectConv | PlanarPointwise  # the latter over a matrix whose rows are planes
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class ImageProduct(Kernel):
 
     VARIES = True
 
-    product: DirectConv
+    product: Product
     image: Extent
 
     @property
@@ -115,7 +118,7 @@ class ImageProduct(Kernel):
         for name in ("y", "residual"):
             if name in pointers:
                 pointers[name] = pointers[name].at(start)
-        self.product.emit_chunks(e, pointers)
+        self.product.emit_chunks(e, target, pointers)
         return e.finish()
 
 
@@ -132,7 +135,7 @@ class Block:
 
     rows: Count
     columns: Count
-    product: DirectConv
+    product: Product
     lines: Count
 
 
@@ -149,6 +152,9 @@ class BlockConv(Kernel):
         whole, last: the blocks of a row or column of blocks; the last one is smaller or the same.
         parts: into how many the output channels are cut; each unfolds the block for itself.
         step: rows of the unfolding from one row of the output to the next.
+        overlaps: whether the last block of a row has as many columns as the others, and begins
+            where these end: one code serves all wider rows. It adds no residual, which may
+            lie in y.
     """
 
     VARIES = True
@@ -163,6 +169,7 @@ class BlockConv(Kernel):
     last: Block
     parts: int
     step: int = 1
+    overlaps: bool = False
 
     @property
     def operands(self) -> tuple[str, ...]:
@@ -210,16 +217,13 @@ class BlockConv(Kernel):
             along_rows = self.whole.rows != self.last.rows
             index, count = (row, self.row_blocks) if along_rows else (column, self.column_blocks)
             for size in last_or_other(e, index, count, self.last, self.whole):
-                self._block(e, pointers, size, (n, g, d, row, column, part))
+                first = row * self.whole.rows, column * self.whole.columns
+                if self.overlaps:
+                    first = first[0], e.smin(first[1], self.out[2] - self.whole.columns)
+                place = n, g, d, *first
+                self.unfold(e, pointers, size, place)
+                self.multiply(e, target, pointers, size, place, part)
         return e.finish()
-
-    def _block(
-        self, e: Function, pointers: dict[str, Pointer], block: Block, chunk: tuple[Value, ...]
-    ) -> None:
-        n, g, d, row, column, part = chunk
-        first = (row * self.whole.rows, column * self.whole.columns)
-        self.unfold(e, pointers, block, (n, g, d, *first))
-        self.multiply(e, pointers, block, (n, g, d, *first), part)
 
     def unfold(
         self, e: Function, pointers: dict[str, Pointer], block: Block, place: tuple[Value, ...]
@@ -227,7 +231,7 @@ class BlockConv(Kernel):
         """Emit the unfolding of the block at image, group, depth, row and column."""
         n, g, d, first_row, first_column = place
         u = self.unfolding
-        whole_rows = block.columns == u.view.out[2] or not u.unfolded[2]
+        whole_rows = not (self.overlaps or (u.unfolded[2] and block.columns != u.view.out[2]))
         x = pointers["x"].at(n * u.x.image + g * u.x.channel(u.inputs))
         mover, unfolded = Mover(e, u), e.scratch.of(u.dtype.llvm)
         with e.loop("row", block.lines) as r:
@@ -239,6 +243,7 @@ class BlockConv(Kernel):
     def multiply(
         self,
         e: Function,
+        target: Target,
         pointers: dict[str, Pointer],
         block: Block,
         place: tuple[Value, ...],
@@ -249,17 +254,27 @@ class BlockConv(Kernel):
         kernel = block.product
         out = n * self.y.image + g * self.y.channel(kernel.conv.outputs) + d * self.y.spatial[0]
         out = out + first_row * self.y.spatial[1] + first_column * self.y.spatial[2]
+        if isinstance(kernel, PlanarPointwise):
+            channels = kernel.conv.outputs
+            weights = channels * kernel.conv.inputs
+        else:
+            channels, weights = kernel.panels * kernel.panel_lanes, kernel.group_weights
         moved = {
             "x": e.scratch.of(self.unfolding.dtype.llvm),
-            "w": pointers["w"].at(g * kernel.group_weights),
+            "w": pointers["w"].at(g * weights),
         }
         for name in ("y", "residual"):
             if name in pointers:
                 moved[name] = pointers[name].at(out)
         for name in ("bias", "slope"):
             if name in pointers:
-                moved[name] = pointers[name].at(g * (kernel.panels * kernel.panel_lanes))
+                moved[name] = pointers[name].at(g * channels)
         each = ceil_div(kernel.panels, self.parts)
+        if isinstance(kernel, PlanarPointwise):
+            zero = e.i64(0)
+            some = replace(kernel, panel_block=each)
+            some.emit_chunk(e, target, moved, (zero, zero, zero, part))
+            return
         low = part * each
         kernel.emit_panels(e, moved, low, e.smin(low + each, kernel.panels))
 

@@ -253,8 +253,9 @@ def _candidate(problem: Problem, target: Target, parameters: MecParameters) -> C
         solution = "A" if problem.conv.window.out[2] <= most and obstacle is None else "B"
     if solution == "B":
         unfolding, view = unfolding_of(problem, target), view_of(problem)
+        strides = unfolding.elements, unfolding.elements * problem.conv.batch
         return candidates.whole_tensor(
-            _choice(problem), problem, target, unfolding, view, "solution=B"
+            _choice(problem), problem, target, unfolding, strides, view, "solution=B"
         )
     if obstacle:
         raise SpecError(f"algorithm mec: solution A is not possible, {obstacle}; use solution=B")

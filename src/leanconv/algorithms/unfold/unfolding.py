@@ -19,13 +19,14 @@ from math import prod
 
 from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.geometry import Access, Triple, Window
-from leanconv.codegen.shuffles import transpose
+from leanconv.codegen.shuffles import transpose, transpose_pieces
 from leanconv.kernels.copy import cover
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Extent, Strides, fixed
 from leanconv.types import DType
 
+PIECE_BYTES = 16  # of taps that squares are made of: a segment of any vector
 _LARGEST_STEP = 4  # strides that are picked from whole vectors
 _WRITTEN_OUT = 8  # vectors of a run that are unrolled
 _MOST_INTERLEAVED = 11  # rows; shuffles grow with their square, unlike those of a transpose
@@ -90,10 +91,11 @@ class Unfolding:
 
     @property
     def run(self) -> str:
-        """The unit of the copy: `"channels"`, `"taps"` of a row, squares of `"columns"`, or `""`.
+        """The unit of the copy: `"channels"`, `"taps"` of a row, squares, or `""`.
 
-        Squares are transposed in registers: columns are neighbours in x; channels, or the taps
-        along the height, in the unfolded tensor.
+        Squares are transposed in registers. Of `"columns"` these are neighbours in x, and channels,
+        or the taps along the height, in the unfolded tensor; of `"windows"` the taps of a row are
+        neighbours in x, and columns in the unfolded tensor.
         """
         if self.channel == 1 and self.x.lanes_contiguous:
             return "channels"
@@ -102,6 +104,8 @@ class Unfolding:
             return ""
         if self.tap[2] == 1 and view.dilation[2] == 1 and view.kernel[2] > 1:
             return "taps"
+        if self.position[2] == 1 and view.dilation[2] == 1 and view.kernel[2] > 1:
+            return "windows"
         small = view.stride[2] <= _LARGEST_STEP
         return "columns" if small and 1 in (self.channel, self.tap[1]) else ""
 
@@ -203,6 +207,7 @@ class Mover:
             "channels": self._channel_runs,
             "taps": self._tap_runs,
             "columns": self._squares,
+            "windows": self._windows,
             "": self._single,
         }
         bodies[self.u.run](x, y, count)
@@ -276,6 +281,25 @@ class Mover:
                 self._interleave(x, y, step, across)
             else:
                 self._square(x, y, step, fixed(min(count, u.lanes)), min(across, u.lanes))
+
+    def _windows(self, x: Pointer, y: Pointer, count: int) -> None:
+        """Squares of columns by taps of a row, transposed in registers."""
+        u, kernel, e = self.u, self.view.kernel, self.e
+        loops = [("c", u.inputs), ("kd", kernel[0]), ("kh", kernel[1])]
+        with nest(e, [*loops, ("p", ceil_div(count, u.lanes))]) as (c, kd, kh, i):
+            x, y = self._tap(*self._tap(*self._channel(x, y, c), 0, kd), 1, kh)
+            x, y = self._column(x, y, self._start(i, count))
+            columns, piece = fixed(min(count, u.lanes)), min(u.lanes, PIECE_BYTES // u.dtype.bytes)
+            taps = min(piece, kernel[2])
+            kind = vector(self.element, piece)
+            with nest(e, [("q", ceil_div(kernel[2], taps))]) as (q,):
+                first = e.smin(q * taps, kernel[2] - taps) if isinstance(q, Value) else 0
+                x, y = self._tap(x, y, 2, first)
+                steps = [p * self.view.stride[2] for p in range(columns)]
+                pieces = [e.load_first(x.at(step), kind, taps) for step in steps]
+                pieces += [e.poison(kind)] * (u.lanes - columns)
+                for k, tap in enumerate(transpose_pieces(e, pieces)[:taps]):
+                    e.store_first(tap, y.at(k * u.tap[2]), columns)
 
     def _start(self, block: Value | int, count: int) -> Value | int:
         """Return the first index of a vector; the last vector overlaps the one before it."""
