@@ -79,6 +79,38 @@ def test_products_with_packed_weights(seed):
     check(proto, {"a": x})
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_products_whose_rows_may_become_bytes(seed):
+    """accuracy_level 4: onnxruntime rounds rows to bytes, too; a max_error asks for floats."""
+    rng = np.random.default_rng(seed)
+    block, inner, columns = 16 << seed % 3, int(rng.integers(1, 400)), int(rng.integers(1, 90))
+    blocks, rows = -(-inner // block), (1, 2, 5, 33)[seed % 4]
+    held = {
+        "b": rng.integers(0, 256, (columns, blocks, block // 2)).astype(np.uint8),
+        "s": rng.standard_normal((columns, blocks)).astype(np.float32) * 0.1,
+    }
+    names = ["a", "b", "s"]
+    if seed % 2:
+        held["z"] = rng.integers(0, 256, (columns, -(-blocks // 2))).astype(np.uint8)
+        names.append("z")
+    sizes = {"K": inner, "N": columns, "bits": 4, "block_size": block}
+    x = rng.standard_normal((rows, inner)).astype(np.float32)
+
+    def proto(level):
+        node = helper.make_node(
+            "MatMulNBits", names, ["y"], domain="com.microsoft", accuracy_level=level, **sizes
+        )
+        return model([node], [("a", FLOAT, ["rows", inner])], [("y", FLOAT, None)], held)
+
+    check(proto(4), {"a": x}, 2.0**-7)
+    floats = lc.load(proto(0), threads=1)(x)
+    network = lc.load(proto(4), threads=1)
+    assert np.abs(network(x) - floats).max() <= 2.0**-6 * np.abs(floats).max()
+    assert network.plan.predicted_error >= 2.0**-7 or network.plan.target.isa == "neon"
+    exact = lc.load(proto(4), threads=1, max_error=1e-4)(x)
+    np.testing.assert_allclose(exact, floats, rtol=0, atol=1e-5 * np.abs(floats).max())
+
+
 @pytest.mark.parametrize("zeros", ["", "uint8", "float32"])
 def test_products_whose_rows_name_their_blocks(zeros):
     """MatMulNBits with g_idx: each of K has the scale and the zero point of a block it names."""

@@ -99,6 +99,28 @@ def test_hidden_units_and_batches(hidden: int) -> None:
         check(case(CELLS[hidden % len(CELLS)], (2, batch, hidden), "float32"), host())
 
 
+@pytest.mark.drawn
+@pytest.mark.parametrize("target", [host(), preset("haswell")], ids=lambda t: t.name)
+@pytest.mark.parametrize("batch", [4, 6, 7, 9, 11, 12, 13, 14, 16, 23, 49, 60])
+def test_tiles_of_rows(batch: int, target: Target) -> None:
+    """Whole tiles and those that overlap the one before: each row is computed once, states too."""
+    for number in (1, 3, 4, 5):
+        check(case(CELLS[number], (2, batch, 20), "float32", given=bool(batch % 2)), target)
+
+
+def test_sums_do_not_depend_on_the_batch() -> None:
+    """A sequence has the same bits alone, among few and among many."""
+    for cells in (CELLS[0], CELLS[4]):
+        made = case(cells, (3, 30, 33), "float32", given=False)
+        first, *_ = made.run_all(host())
+        for rows in (1, 3, 8, 13):
+            few = case(cells, (3, rows, 33), "float32", given=False, packed=False)
+            few.inputs["x0"][:] = made.values["x0"][:, :rows]
+            few.inputs["x1"][:] = made.values["x1"]
+            y, *_ = few.run_all(host())
+            assert y.tobytes() == np.ascontiguousarray(first[:, :, :rows]).tobytes(), rows
+
+
 @pytest.fixture
 def in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """All layers are computed as those are whose weights are too many for a core."""

@@ -308,7 +308,7 @@ def _quantised(op: str) -> Iterator[Case]:
     )
     bounds = {"low": 3, "high": 250, "dtype": UINT8}
     packed = {"codes": codes.reshape(-1)[:160], "scales": along["scale"][:10]}
-    of_words = {"bits": 4, "block": 32, "inner": 32, "outputs": 10, "middle": 8}
+    of_words = {"bits": 4, "block": 32, "inner": 32, "outputs": 10, "middle": 8, "bytes": False}
     for name, inputs, constants, attributes in (
         ("QuantizeLinear", [single_nodes.array(*IMAGE)], along, {"axis": 1}),
         ("QuantizeFloats", [single_nodes.array(*IMAGE), steps, steps[:, :1] * 900], {}, bounds),

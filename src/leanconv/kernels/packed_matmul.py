@@ -13,6 +13,12 @@ Few rows are bound by reading the weights, so these are read as they are kept: a
 holds codes of one column that follow each other along k, lanes run along columns. Where rows are
 many, a chunk makes all of its panel floats first, and all its rows read these. A code of 4 bits
 becomes a float by one permutation of a table in a register where a vector has 16 lanes.
+
+Where the node allows it (`bytes`), x becomes bytes first, by blocks that have a scale each, and
+codes of 4 bits are multiplied as they are, four of a column at once:
+
+      for block of k:   d[i][j] = sum_k bytes[i, k] * code[j, k]                           exact
+                        acc[i][j] += (scale[i] * d[i][j] - zero[j] * total[i]) * scale[block, j]
 """
 
 from __future__ import annotations
@@ -21,9 +27,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from leanconv.codegen.emitter import Carry, Pointer, Value, vector
+from leanconv.codegen.dot import Way, dot_of, way_of
+from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
+from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered, PackCall, Packing
 from leanconv.codegen.tiling import Tile
+from leanconv.graph.ir import Attributes
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.quantised_layers import WORD_BITS
 from leanconv.kernels import KernelContext
@@ -33,9 +42,9 @@ from leanconv.kernels.packing import matrix_panels
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.spec.typical import ANY_COUNT
-from leanconv.symbolic import fixed
+from leanconv.symbolic import Extent, fixed
 from leanconv.target import Target
-from leanconv.types import FLOAT32, INT32
+from leanconv.types import FLOAT32, INT8, INT32, UINT8, Precision
 
 _TABLE_LANES = 16
 
@@ -102,10 +111,11 @@ class MatMulNBits(PackedMatMul):
 
 class _Nest(OfPanels):
     kernel: MatMulNBits
+    of_rows = FLOAT32.llvm
 
     def emit(self) -> str:
         e, k = self.e, self.kernel
-        held = e.pointers(k.operands, self.element, codes=INT32.llvm, zeros="i8")
+        held = e.pointers(k.operands, self.element, a=self.of_rows, codes=INT32.llvm, zeros="i8")
         blocks, width = ceil_div(k.k, k.block), k.kept_width
         words = blocks * k.block // k.codes_of_word
         parts = k.panel // k.tile.vectors
@@ -203,10 +213,175 @@ class _Nest(OfPanels):
         return e.fma(found, word.factors[j], word.summands[j])
 
 
+_ENDS = 8  # bytes behind those of a block of a row: its scale, and that times their sum
+_MOST_BLOCK = 256  # up to which code for a block is written out
+_NIBBLES = 0x0F0F0F0F
+_MAGIC = 3 << 22  # added to a small number, it leaves it, rounded, in the lowest bits
+_MAGIC_BITS, _LEAST_BITS = 0x4B400000, 0x04000000  # of _MAGIC, and of 2^-119: less counts as zero
+_OF_EIGHT = (
+    0,
+    2,
+    4,
+    6,
+    1,
+    3,
+    5,
+    7,
+)  # as the codes of a word lie: lower halves of bytes, then upper
+_IN_16_BITS = 4  # words whose products, 16 of 15 * 127 in each lane, are summed in 16 bits
+_PRECISION = Precision(UINT8, INT8, INT32, INT32)
+_MADDUBS = {8: "avx2.pmadd.ub.sw", 16: "avx512.pmaddubs.w.512"}
+_MADDWD = {8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
+
+
+@dataclass(frozen=True)
+class RowsOfBytes(Kernel):
+    """Rows of floats as bytes in blocks: a block's bytes, its scale, and that times their sum.
+
+    The largest of a block becomes 127; blocks of none that is 2^-119 become zeros.
+
+    Attributes:
+        rows, inner: of x.
+        block: elements that share a scale; the last block is filled up with zeros.
+    """
+
+    VARIES = True
+    operands = ("x", "bytes")
+
+    rows: Extent
+    inner: int
+    block: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return ceil_div(self.inner, self.block) * (self.block + _ENDS)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        return (self.rows,)
+
+    def emit(self, target: Target) -> str:
+        del target
+        e, block = Function(self.NAME), self.block
+        x, made = e.pointer(0, FLOAT32.llvm), e.pointer(1)
+        with e.chunks(*self.grid) as (row,):
+            of_x, of_made = x.at(row * self.inner), made.at(row * self.row_bytes)
+            whole, rest = divmod(self.inner, block)
+            if whole:
+                with e.loop("block", whole) as number:
+                    to = of_made.at(number * (block + _ENDS))
+                    self._block(e, of_x.at(number * block), to, block)
+            if rest:
+                to = of_made.at(whole * (block + _ENDS))
+                self._block(e, of_x.at(whole * block), to, rest)
+        return e.finish()
+
+    def _block(self, e: Function, x: Pointer, to: Pointer, count: int) -> None:
+        floats, integers, octets = (vector(each, 8) for each in ("float", INT32.llvm, "i8"))
+        live = [min(8, count - first) for first in range(0, count, 8)]
+
+        def eight(number: int) -> Value:
+            return e.load_first(x.at(8 * number), floats, live[number])
+
+        sizes = e.zero(integers)
+        for number in range(len(live)):  # bits are in the order of sizes, NaN behind all
+            sizes = e.smax(sizes, e.convert("bitcast", eight(number), integers) & 0x7FFFFFFF)
+        most = e.intrinsic("llvm.vector.reduce.smax.v8i32", INT32.llvm, sizes)
+        usual = most.compare("sge", _LEAST_BITS)
+        size = e.convert("bitcast", e.select(usual, most, e.zero(INT32.llvm)), "float")
+        ratio = e.splat(e.select(usual, INT8.high / size, e.zero("float")), 8)
+        total = e.zero(integers)
+        for number in range(self.block // 8):
+            made = e.zero(integers)
+            if number < len(live):
+                moved = e.fma(eight(number), ratio, e.const(floats, float(_MAGIC)))
+                made = e.convert("bitcast", moved, integers) - _MAGIC_BITS
+                total = total + made
+            e.store(e.convert("trunc", e.shuffle(made, None, _OF_EIGHT), octets), to.at(8 * number))
+        scale, ends = size / float(INT8.high), to.at(self.block).of("float")
+        whole = e.intrinsic("llvm.vector.reduce.add.v8i32", INT32.llvm, total)
+        e.store(scale, ends)
+        e.store(e.convert("sitofp", whole, "float") * scale, ends.at(1))
+
+
+@dataclass(frozen=True)
+class BytesMatMulNBits(MatMulNBits):
+    """Rows of bytes, as `RowsOfBytes` makes them, times weights of 4 bits."""
+
+    def emit(self, target: Target) -> str:
+        return _NestOfBytes(self, target).emit()
+
+
+class _NestOfBytes(_Nest):
+    of_rows = "i8"
+
+    def _sums(self, acc: Carry, a: Pointer, panel: Pointer, rows: int, columns: Columns) -> None:
+        e, k, vectors = self.e, self.kernel, len(columns.offsets)
+        with e.loop("block", ceil_div(k.k, k.block), [acc]) as block:
+            here = a.at(block * (k.block + _ENDS))
+            codes = panel.at(block * (k.block // k.codes_of_word * k.kept_width))
+            sums = self._dots(here, codes, rows, vectors)
+            scales = self.scales.at(block * k.kept_width)
+            for j in range(vectors):
+                factor, zero = e.load(scales.at(j * k.lanes), self.kind), self._opposite(block, j)
+                for i in range(rows):
+                    ends, slot = here.at(i * k.a.row + k.block).of(self.element), i * vectors + j
+                    scale, total = (e.broadcast(ends.at(n), self.kind) for n in range(2))
+                    whole = e.convert("sitofp", sums[slot], self.kind)
+                    acc[slot] = e.fma(e.fma(whole, scale, zero * total), factor, acc[slot])
+
+    def _dots(self, x: Pointer, codes: Pointer, rows: int, vectors: int) -> list[Value]:
+        """The sums of a block, exact; rows in turn, vectors of columns side by side."""
+        e, k = self.e, self.kernel
+        words, kind = k.block // k.codes_of_word, self.integers
+        of_pairs = self._way == "pairs"
+        pairs, octets = vector("i16", 2 * k.lanes), vector("i8", 4 * k.lanes)
+        sums = [e.zero(kind)] * (rows * vectors)
+        dot = dot_of(_PRECISION, self._way)
+        for first in range(0, words, _IN_16_BITS):
+            small = [e.zero(pairs)] * (rows * vectors)
+            for number in range(first, min(first + _IN_16_BITS, words)):
+                at = [x.at(i * k.a.row + 8 * number).of(INT32.llvm) for i in range(rows)]
+                for j in range(vectors):
+                    word = e.load(codes.at(number * k.kept_width + j * k.lanes), kind)
+                    for half in range(2):
+                        some = word.shifted_right(4 * half) & _NIBBLES
+                        some = e.convert("bitcast", some, octets)
+                        for i in range(rows):
+                            slot = i * vectors + j
+                            own = e.broadcast(at[i].at(half), kind)
+                            own = e.convert("bitcast", own, octets)
+                            if not of_pairs:
+                                sums[slot] = dot.add(e, sums[slot], (some,), (own,))
+                                continue
+                            name = f"llvm.x86.{_MADDUBS[k.lanes]}"
+                            small[slot] += e.intrinsic(name, pairs, some, own)
+            if of_pairs:
+                name, ones = f"llvm.x86.{_MADDWD[k.lanes]}", e.const(pairs, 1)
+                sums = [
+                    s + e.intrinsic(name, kind, part, ones)
+                    for s, part in zip(sums, small, strict=True)
+                ]
+        return sums
+
+    @property
+    def _way(self) -> Way:
+        return way_of(_PRECISION, self.target)
+
+
+def in_bytes(given: Attributes, target: Target) -> bool:
+    """Return whether a product multiplies bytes: its node allows it, and the machine can."""
+    fits = given["bits"] == 4 and given["block"] <= _MOST_BLOCK and target.isa in ("avx2", "avx512")
+    return bool(given["bytes"] and fits and way_of(_PRECISION, target) in ("vnni", "pairs"))
+
+
 _PANEL_VECTORS = (1, 2, 4)
 _FEW_ROWS = 16  # up to which each tile makes its own floats
 # Rows and vectors of tiles of few rows, with 32 registers and with 16: scales and words need some.
 _TILES = {True: ((2, 4), (8, 2)), False: ((2, 2), (4, 1))}
+# The same where rows are bytes: their sums of a block need as many again.
+_TILES_OF_BYTES = {True: ((2, 4), (4, 2)), False: ((1, 4), (2, 2), (4, 1))}
 _POWERS = (8, 4, 2, 1)
 _LEAST_ROWS = 128  # of a chunk that makes floats for all its tiles
 _MANY_VECTORS = 2  # of its panel, so that it stays in L2
@@ -221,8 +396,10 @@ def lower(context: KernelContext) -> Lowered:
     rows = matmul_problem(graph.types[x].shape, (inner, outputs)).m
     panel = next((n for n in _PANEL_VECTORS if n * lanes >= outputs), _PANEL_VECTORS[-1])
     any_size = any(name in graph.open_axes for name in (x, y))
-    tile, tiles = _tile(rows, panel, inner, any_size, target)
-    kernel = MatMulNBits(
+    bytes_ = in_bytes(given, target)
+    rows_of_bytes = RowsOfBytes(rows, inner, given["block"])
+    tile, tiles = _tile(rows, panel, inner, any_size, target, bytes_)
+    kernel = (BytesMatMulNBits if bytes_ else MatMulNBits)(
         FLOAT32,
         lanes,
         rows,
@@ -231,7 +408,7 @@ def lower(context: KernelContext) -> Lowered:
         (),
         tile,
         tiles,
-        FixedRows(inner, 1),
+        FixedRows(rows_of_bytes.row_bytes if bytes_ else inner, 1),
         Matrix(tile.vectors * lanes, 1),
         c=Matrix(0, 1) if bias else None,
         bits=given["bits"],
@@ -239,7 +416,7 @@ def lower(context: KernelContext) -> Lowered:
         panel=panel,
         middle=0 if zeros else given["middle"],
         zeros=bool(zeros),
-        many_rows=rows > _FEW_ROWS,
+        many_rows=not bytes_ and rows > _FEW_ROWS,
     )
     parts = {"codes": codes, "scales": scales, "zeros": zeros}
     packings = tuple(
@@ -248,23 +425,33 @@ def lower(context: KernelContext) -> Lowered:
         if name
     )
     packed = tuple(name for packing in packings for name in packing.bytes)
-    values = (x, *packed, *(bias,) * bool(bias), y)
-    return Lowered((Call(kernel, values),), {}, {}, "matmul", packings=packings)
+    rest = (*packed, *(bias,) * bool(bias), y)
+    if not bytes_:
+        return Lowered((Call(kernel, (x, *rest)),), {}, {}, "matmul", packings=packings)
+    made = f"{y}.bytes"
+    calls = Call(rows_of_bytes, (x, made)), Call(kernel, (made, *rest))
+    return Lowered(
+        calls, {}, {made: rows * rows_of_bytes.row_bytes}, "matmul of bytes", packings=packings
+    )
 
 
-def _tile(rows: int, panel: int, inner: int, any_size: bool, target: Target) -> tuple[Tile, int]:
+def _tile(
+    rows: int, panel: int, inner: int, any_size: bool, target: Target, bytes_: bool
+) -> tuple[Tile, int]:
     """A register tile of at most so many rows, and how many of them a chunk does."""
-    if rows > _FEW_ROWS:
+    if rows > _FEW_ROWS and not bytes_:
         most = min(_FEW_ROWS, most_rows_of(ANY_COUNT, inner, FLOAT32))
         tile = best_tile(target, ANY_COUNT, min(panel, _MANY_VECTORS), inner, most)
         return tile, ceil_div(_LEAST_ROWS, tile.rows)
-    tiles = _TILES[target.registers >= 32]
+    tiles = (_TILES_OF_BYTES if bytes_ else _TILES)[target.registers >= 32]
     most, vectors = next((tile for tile in tiles if tile[0] >= rows), tiles[-1])
     own = min(most, rows)
     if any_size:  # powers of two, so that few codes serve all numbers of rows
         own = next(n for n in _POWERS if n <= own)
     own = fixed(own)
-    return Tile(own, min(vectors, panel)), ceil_div(_FEW_ROWS, own)
+    return Tile(own, min(vectors, panel)), ceil_div(
+        _LEAST_ROWS if rows > _FEW_ROWS else _FEW_ROWS, own
+    )
 
 
 def _packing(name: str, held: Array, kernel: MatMulNBits) -> Packing:

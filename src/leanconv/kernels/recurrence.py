@@ -290,7 +290,7 @@ def _in_rounds(kernel: Recurrence, target: Target) -> bool:
     directions = len(kernel.cells)
     if directions * kernel.groups >= _MANY_CHUNKS or kernel.steps > _MOST_STEPS:
         return False
-    if kernel.flops >= _SHARED_FLOPS * (directions * kernel.steps):
+    if 2 * kernel.batch * (kernel.gates * kernel.hidden**2) >= _SHARED_FLOPS:
         return True
     weights = kernel.panels * kernel.panel_elements * kernel.dtype.bytes
     kept = target.costs.l2_share * target.l2_bytes

@@ -38,6 +38,7 @@ _WHOLE = 16  # codes of 2 bits in a word: blocks of as many are whole words
 _KINDS = (INT2, UINT2, INT4, UINT4, INT8, UINT8)
 _BITS = (2, 4, 8)
 _LEAST_BLOCK = 16
+_LEVEL_OF_BYTES = 4  # accuracy_level of products that may round their rows to bytes
 
 
 def blocked_floats(call: Call, x: Value, given: Quantisation, dtype: DType) -> Value:
@@ -128,6 +129,7 @@ def product_of_codes(call: Call, a: Value, w: Value, axis: int) -> Value | None:
         inner=w.shape[axis],
         outputs=w.shape[1 - axis],
         middle=held.middle,
+        bytes=False,
     )
 
 
@@ -207,6 +209,7 @@ def _matmul(call: Call) -> list[Value]:
     zeros, groups = _zeros(call, bits, columns, blocks), _groups(call, inner, blocks)
     bias, middle = call.optional(5), 1 << (bits - 1)
     sizes = {"bits": bits, "block": block, "inner": inner, "outputs": columns, "middle": middle}
+    sizes["bytes"] = call.attribute("accuracy_level", 0) == _LEVEL_OF_BYTES
     whole = (zeros is None or zeros.dtype == np.uint8) and are_usual(scales)
     if a.type.dtype == FLOAT32 and groups is None and whole:
         return [_kept(call, scales, zeros, sizes)]

@@ -18,7 +18,8 @@ Of the weights of MatMulNBits, blocks along the sum share a scale:
     y[..., n] = sum_k x[..., k] * (code[n, k] - zero[n, k / block]) * scale[n, k / block] + bias[n]
 
 Their codes lie as in `MatMulNBits` of the domain com.microsoft: a row of bytes for each output, the
-first element in a byte's lowest bits, the last block filled up.
+first element in a byte's lowest bits, the last block filled up. Where `bytes` says so, x may be
+rounded to bytes, by blocks.
 """
 
 from __future__ import annotations
@@ -376,8 +377,8 @@ OPS: dict[str, Op] = {
         _infer_product,
         _evaluate_product,
         "x (..., K), codes (N rows), scales (N, blocks), zeros (N, blocks)?, bias (N,)?; inner: K; "
-        "outputs: N; middle: the zero point where there are none",
-        ("bits", "block", "inner", "outputs", "middle"),
+        "outputs: N; middle: the zero point where there are none; bytes: x may be rounded",
+        ("bits", "block", "inner", "outputs", "middle", "bytes"),
         _work_product,
         dtypes=(FLOAT32, UINT8),
         halves="rounded",

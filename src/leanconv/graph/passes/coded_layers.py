@@ -358,7 +358,7 @@ def _packed(held: HeldCodes, turned: bool) -> tuple[Array, Array, Array | None, 
     block = ceil_div(inner, words) * words
     scales = np.ascontiguousarray(np.broadcast_to(held.scale.reshape(-1), outputs))
     zeros = np.broadcast_to(held.zero.reshape(-1).astype(np.int64) + middle, outputs)
-    given = {"bits": bits, "block": block, "middle": int(zeros[0])}
+    given = {"bits": bits, "block": block, "middle": int(zeros[0]), "bytes": False}
     alike = bool(np.all(zeros == zeros[0]))
     packed = packed_rows(codes, bits, middle, block)
     return packed, scales, None if alike else zeros.astype(np.uint8), given
