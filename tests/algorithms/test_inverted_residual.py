@@ -173,6 +173,16 @@ def test_small_maps_are_split_by_channels() -> None:
     assert last.in_place == (last.kernel.operands.index("residual"),)
 
 
+@pytest.mark.parametrize("target", ["znver4", "haswell"])
+def test_prefetches_of_long_panels_are_a_loop(target: str) -> None:
+    block = Block(480, 0, 480, (3, 80), 5, pads=(2, 2, 2, 2))
+    runner = Runner(block, preset(target))
+    for choice in runner.choices():
+        kernel = runner.lower(choice).calls[0].kernel
+        if isinstance(kernel, FusedChain):
+            assert kernel.emit(preset(target)).count("call void @llvm.prefetch") <= 4
+
+
 def test_reproducible_chooses_as_for_one_image() -> None:
     block = Block(96, 576, 96, (14, 14), residual=True)
     names = []

@@ -119,14 +119,15 @@ def test_overlapping_tiles_store_every_column(
             stored = [0] * width
             for tile in overlapping_tiles(window, pixels, once):
                 for index in range(tile.count if tile.needed > 0 else 0):
-                    first = tile.first + index * tile.pixels
-                    first = first if tile.most is None else min(first, tile.most)
+                    column = tile.first + index * tile.pixels
+                    first = column if tile.most is None else min(column, tile.most)
+                    done = column - first if tile.once else tile.done
                     for p in range(tile.pixels):  # those that are done read, too
                         runs = [range(low, high) for low, high, of in tile.runs if p in of]
                         taps = frozenset(tap for run in runs for tap in run)
                         touched = _touched(window, first + p)
                         assert tile.computed or taps == touched, (window, tile)
-                        stored[first + p] += p >= tile.done
+                        stored[first + p] += p >= done
             assert min(stored) == 1, (window, stored)
             assert not once or max(stored) == 1, (window, stored)
 

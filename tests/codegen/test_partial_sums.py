@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 
 import leanconv as lc
+from leanconv.algorithms.select import choice_named, choose
 from leanconv.codegen.host import host
 from leanconv.codegen.partial_sums import LENGTH
-from leanconv.spec import Format
+from leanconv.spec import Activation, Format
 from leanconv.target import preset
 from leanconv.types import FLOAT32
 from support.kernel_runner import run_kernel
 from support.listing import assembly, multiply_loops
 from support.nodes import from_memory, to_memory
 from support.packing import packed_constants
-from support.small_kernels import candidate, conv_kernel, with_tile
+from support.small_kernels import candidate, conv_kernel, problem, with_tile
 
 TARGET = host()
 
@@ -59,10 +60,28 @@ def test_rows_of_taps_in_many_parts_are_exact_at_borders(
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(("channels", "bodies"), [(LENGTH, 1), (2 * LENGTH, 2), (5 * LENGTH, 1)])
-def test_two_parts_are_written_one_after_the_other(channels: int, bodies: int) -> None:
+@pytest.mark.parametrize("channels", [LENGTH, 2 * LENGTH, 5 * LENGTH, 5 * LENGTH + 16])
+def test_all_parts_have_one_code(channels: int) -> None:
     target = preset("znver4")
     kernel = with_tile(conv_kernel(f"ic{channels}ih14oc64oh14kh1", target, True, bias=True), 7, 2)
     loops = multiply_loops(assembly(kernel, target))
-    assert [loop.fmas for loop in loops] == [14] * bodies
+    assert [loop.fmas for loop in loops] == [14]
     assert not any(loop.vector_spills for loop in loops)
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+@pytest.mark.parametrize("rows", [2, 7])
+def test_long_activations_are_written_once_for_all_rows_of_a_tile(rows: int, blocked: bool) -> None:
+    target = preset("znver4")
+    kernel = conv_kernel("ic16ih14oc32oh14kh1", target, blocked, activation=Activation("silu"))
+    text = with_tile(kernel, rows, 2).emit(target)
+    assert text.count(" fdiv ") == (2 if blocked else 1)
+
+
+def test_partial_sums_of_a_winograd_tile_have_one_code_where_its_total_is_in_memory() -> None:
+    target, choice, bodies = preset("haswell"), choice_named("winograd:m=2"), set()
+    for channels in (64, 512):
+        one = problem(f"ic{channels}ih14oc32oh14kh3", target, True)
+        (use,) = choose(one, target, choice).kernels
+        bodies.add(len(multiply_loops(assembly(use.kernel, target))))
+    assert len(bodies) == 1

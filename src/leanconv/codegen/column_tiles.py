@@ -32,6 +32,8 @@ class ColumnTile:
         most: the column at which the last tile begins at most: it may overlap the one before.
         needed: the tile does not exist if this is not positive.
         done: the tile's first columns, which other tiles compute.
+        once: whether each column is stored once where the last tile overlaps the one before, so
+            that `done` is computed.
     """
 
     first: Index
@@ -39,9 +41,10 @@ class ColumnTile:
     pixels: int
     runs: tuple[_Run, ...]
     computed: bool = False
-    most: int | None = None
+    most: Index | None = None
     needed: Index = 1
     done: Index = 0
+    once: bool = False
 
 
 def each_tile_of_row(e: Function, tiles: list[ColumnTile]) -> Iterator[tuple[Value, ColumnTile]]:
@@ -59,7 +62,8 @@ def each_tile_of_row(e: Function, tiles: list[ColumnTile]) -> Iterator[tuple[Val
                 continue
             with e.loop("tile", tile.count) as index:
                 column = index * tile.pixels + tile.first
-                yield (column if tile.most is None else e.smin(column, tile.most)), tile
+                start = column if tile.most is None else e.smin(column, tile.most)
+                yield start, replace(tile, done=column - start) if tile.once else tile
 
 
 def _where(e: Function, needed: Index) -> AbstractContextManager[None]:
@@ -203,13 +207,9 @@ def tiles_of_any_row(width: Value, pixels: int) -> list[ColumnTile]:
 
     Every column is stored once. Columns before the row are computed if it is shorter than a tile.
     """
-    whole = width // pixels
-    rest = width - whole * pixels
     columns = ((0, 1, tuple(range(pixels))),)
-    return [
-        ColumnTile(0, whole, pixels, columns, needed=whole),
-        ColumnTile(width - pixels, 1, pixels, columns, needed=rest, done=pixels - rest),
-    ]
+    count = (width + (pixels - 1)) // pixels
+    return [ColumnTile(0, count, pixels, columns, most=width - pixels, once=True)]
 
 
 def _first_full(window: Window) -> int:
@@ -239,17 +239,17 @@ def _between(window: Window, pixels: int, first: int, count: int, once: bool) ->
     wide, narrow = _whole(window, pixels), _whole(window, _half(pixels))
     if once:
         whole, rest = count // pixels, count % pixels
-        more = rest // (narrow.pixels + 1) if first and _first_full(window) > 1 else 1
-        tiles = [
+        if not (first and _first_full(window) > 1):
+            number = ceil_div(count, pixels)
+            last = stop - pixels
+            return [replace(wide, first=first, count=number, most=last, needed=number, once=True)]
+        # A wide tile that others have done but for a few columns would begin in the padding.
+        more, done = rest // (narrow.pixels + 1), narrow.pixels - rest
+        return [
             replace(wide, first=first, count=whole, needed=whole),
             replace(wide, first=stop - pixels, needed=rest * more, done=pixels - rest),
+            replace(narrow, first=stop - narrow.pixels, needed=rest - rest * more, done=done),
         ]
-        if isinstance(more, int) and more == 1:
-            return tiles
-        # A wide tile that others have done but for a few columns would begin in the padding.
-        done = narrow.pixels - rest
-        few = replace(narrow, first=stop - narrow.pixels, needed=rest - rest * more, done=done)
-        return [*tiles, few]
     # The last tile is narrow if at most its half is left: count // pixels wide ones then, else one
     # more.
     whole = (count + (pixels - 1 - narrow.pixels)) // pixels

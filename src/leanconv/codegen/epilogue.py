@@ -29,6 +29,7 @@ from leanconv.codegen.shuffles import interleave, transpose
 from leanconv.codegen.tails import Columns, load_row, store_row
 from leanconv.records import dataclass, replace
 from leanconv.spec import Activation
+from leanconv.spec.activation import KINDS
 from leanconv.spec.requantise import NUMBERS_BYTES, Requantise
 from leanconv.types import FLOAT32, INT8, UINT8, DType
 
@@ -225,6 +226,12 @@ def store_tile(
     out = replace(with_numbers(e, tile, out), y=out.y.frozen(), residual=residual)
     contiguous, rows = out.access.lanes_contiguous, len(acc) // tile.vectors
     store = _store_vectors if contiguous else _store_transposed
+    if rows > 1 and _is_long(out.epilogue):
+        if contiguous:
+            stop = columns.count if columns else None
+            store_columns(e, tile, acc, out, channels, 0, stop)
+            return
+        acc, out = _activated(e, tile, acc, out)
     if columns is None:
         store(e, tile, acc, out, channels)
     elif not contiguous and columns.usual < tile.lanes:
@@ -254,19 +261,61 @@ def store_columns(
     out: TileOutput,
     channels: int,
     first: Value | int,
+    stop: Value | None = None,
+    mostly_all: bool = False,
 ) -> None:
-    """Store as `store_tile` does, but only the tile's columns from `first` on, one at least."""
+    """Store as `store_tile` does, but only the tile's columns first … stop - 1, one at least.
+
+    In a loop over the columns, whose sums are in the function's frame meanwhile. Where `mostly_all`
+    says that `first` is 0 of most tiles, these are stored as `store_tile` does.
+    """
     vectors, lanes = tile.vectors, tile.lanes
-    held = e.local(tile.element, len(acc) * lanes)
-    for number, value in enumerate(acc):
-        e.store(value, held.at(number * lanes))
-    with e.loop("column", len(acc) // vectors, start=first) as column:
+    if not out.access.lanes_contiguous and _is_long(out.epilogue):
+        acc, out = _activated(e, tile, acc, out)
+    if mostly_all and not (out.access.lanes_contiguous and _is_long(out.epilogue)):
+        some = e.i64(first).compare("ne", 0)
+        with e.when(some, otherwise=lambda: store_tile(e, tile, acc, out, channels)):
+            store_columns(e, tile, acc, out, channels, first, stop)
+        return
+    held = _spilled(e, tile, acc)
+    with e.loop("column", stop or len(acc) // vectors, start=first) as column:
         one = held.at(column * (vectors * lanes))
         sums = [e.load(one.at(j * lanes), tile.kind) for j in range(vectors)]
         place = column * out.access.spatial[2]
         residual = out.residual.at(place) if out.residual else None
         there = replace(out, y=out.y.at(place), residual=residual)
         store_tile(e, tile, sums, there, channels)
+
+
+def _is_long(epilogue: Epilogue) -> bool:
+    """Return whether an activation takes so many instructions that it is emitted once."""
+    activation = epilogue.activation
+    return activation is not None and KINDS[activation.kind].series and not epilogue.requantise
+
+
+def _spilled(e: Function, tile: RegisterTile, acc: Sequence[Value]) -> Pointer:
+    held = e.local(tile.element, len(acc) * tile.lanes)
+    for number, value in enumerate(acc):
+        e.store(value, held.at(number * tile.lanes))
+    return held
+
+
+def _activated(
+    e: Function, tile: RegisterTile, acc: Sequence[Value], out: TileOutput
+) -> tuple[Sequence[Value], TileOutput]:
+    """Apply the activation to sums in a loop, before they are transposed, if nothing comes first.
+
+    Returns:
+        The sums, and an output without an activation; else both as they are.
+    """
+    if out.residual or out.factors:
+        return acc, out
+    held, lanes = _spilled(e, tile, acc), tile.lanes
+    with e.loop("sum", len(acc)) as number:
+        place = held.at(number * lanes)
+        e.store(finish(e, e.load(place, tile.kind), out.epilogue.activation), place)
+    sums = [e.load(held.at(number * lanes), tile.kind) for number in range(len(acc))]
+    return sums, replace(out, epilogue=replace(out.epilogue, activation=None))
 
 
 def _store_vectors(

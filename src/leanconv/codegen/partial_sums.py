@@ -19,7 +19,6 @@ from leanconv.codegen.microkernel import (
     multiply_accumulate,
     static_steps,
 )
-from leanconv.codegen.tails import each_tile
 from leanconv.records import replace
 from leanconv.spec.format import ceil_div
 
@@ -47,8 +46,7 @@ def sum_in_two_parts(
     """Emit a reduction of `LENGTH` to twice as many products, of all rows of a tile, as two sums.
 
     The first one begins with `start` and is stored, the second one stays in registers: a third of
-    the loads and stores of `PartialSums`. With more parts that saves nothing measurable, and the
-    code would be emitted three times.
+    the loads and stores of `PartialSums`. With more parts that saves nothing measurable.
 
     Args:
         e, tile, a, b, loops, unroll, fetch: as in `multiply_accumulate`; bounds are known here.
@@ -57,26 +55,25 @@ def sum_in_two_parts(
     Returns:
         The sums, as `start`.
     """
-    loop, inner, element = loops[0], loops[1:], tile.element
+    loop, inner, acc, rows = loops[0], loops[1:], list(start), range(len(start) // tile.vectors)
     assert isinstance(loop.extent, int)
     each = LENGTH // (static_steps(inner) or 1)
-
-    def part(first: int, count: int, acc: list[Value]) -> list[Value]:
-        by = first * (loop.a_stride if inner or not fetch else fetch.stride)
-        moved = fetch and fetch.moved(by)
-        over = [replace(loop, extent=count), *inner]
-        a_i = a.at(first * loop.a_stride)
-        b_i = b.at(first * loop.b_stride)
-        rows = range(len(start) // tile.vectors)
-        multiply_accumulate(e, tile, acc, rows, a_i, b_i, over, unroll, moved)
-        return acc
-
-    stored = e.local(element, len(start) * tile.lanes)
+    stored = e.local(tile.element, len(start) * tile.lanes)
     places = [stored.at(slot * tile.lanes) for slot in range(len(start))]
-    for value, place in zip(part(0, each, list(start)), places, strict=True):
-        e.store(value, place)
-    second = part(each, loop.extent - each, [e.zero(tile.kind)] * len(start))
-    return [e.load(p, tile.kind) + value for value, p in zip(second, places, strict=True)]
+    with e.loop("half", 2, [acc]) as half:
+        is_first = half.compare("eq", 0)
+        extent = e.select(is_first, e.i64(each), e.i64(loop.extent - each))
+        first = half * each
+        fetch_i = fetch and fetch.moved(first * (loop.a_stride if inner else fetch.stride))
+        over = [replace(loop, extent=extent), *inner]
+        a_i = a.at(first * loop.a_stride).frozen()
+        b_i = b.at(first * loop.b_stride).frozen()
+        multiply_accumulate(e, tile, acc, rows, a_i, b_i, over, unroll, fetch_i)
+        with e.when(is_first, [acc]):
+            for value, place in zip(acc, places, strict=True):
+                e.store(value, place)
+            acc[:] = [e.zero(tile.kind)] * len(start)
+    return [e.load(p, tile.kind) + value for value, p in zip(acc, places, strict=True)]
 
 
 class PartialSums:
@@ -135,9 +132,12 @@ class PartialSums:
             return
         assert isinstance(loop.extent, int)
         assert isinstance(loop.start, int)
-        for number, extent in each_tile(e, "part", loop.extent - loop.start, each):
-            index = e.i64(number * each + loop.start)
+        total, whole = loop.extent - loop.start, (loop.extent - loop.start) // each
+        with e.loop("part", ceil_div(total, each)) as number:
+            index = number * each + loop.start
             a_i, b_i, fetch_i = self._moved(a, b, fetch, loop, index, bool(inner))
+            # The last one may be shorter: the code of both is the same.
+            extent = each if whole * each == total else e.smin(e.i64(total) - number * each, each)
             part = replace(loop, start=0, extent=extent)
             self._add_one(rows, a_i, b_i, [part, *inner], fetch_i)
 

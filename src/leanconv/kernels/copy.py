@@ -27,7 +27,6 @@ from typing import Literal
 from leanconv.codegen.emitter import Function, Pointer, Value, bytes_of, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.shuffles import power_below, transpose_rectangle
-from leanconv.codegen.tails import where_any
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.symbolic import Counts, Extents, Symbol
@@ -225,14 +224,10 @@ def _cover_extent(
     if unroll > 2 and length <= 4 * unroll * lanes:
         unroll = 2  # fewer vectors twice
     group = unroll * lanes
-    before = (length - 1) // group  # groups, then one that may overlap
-    for _ in where_any(e, before):
-        with e.loop("at", before * group, step=group) as at:
-            for u in range(unroll):
-                body(at + u * lanes, lanes)
-    last = e.i64(length - group)
-    for u in range(unroll):
-        body(last + u * lanes, lanes)
+    with e.loop("group", ceil_div(length, group)) as index:
+        at = e.smin(index * group, e.i64(length - group))  # the last one may overlap
+        for u in range(unroll):
+            body(at + u * lanes, lanes)
 
 
 def _emit_run(e: Function, task: CopyTask, places: list[Pointer], lanes: int) -> None:

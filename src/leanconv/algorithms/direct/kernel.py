@@ -161,7 +161,7 @@ class _PanelRow:
         if isinstance(run.done, int) and run.done == 0:
             store_tile(e, sums, acc, output, self.channels)
         else:
-            store_columns(e, sums, acc, output, self.channels, run.done)
+            store_columns(e, sums, acc, output, self.channels, run.done, mostly_all=run.once)
 
     def _totals_of(self, tile: RegisterTile) -> RegisterTile:
         """The tile of the totals of a tile: of float16 sums twice as many vectors of float32."""

@@ -11,6 +11,8 @@ from leanconv.kernels.lookup import Table
 from leanconv.records import dataclass
 from leanconv.spec.format import ALIGNMENT, ceil_div
 
+_LINES_WRITTEN = 4  # prefetches of a share that are written out
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -259,7 +261,7 @@ class BlockRows:
         panel_bytes = kernel.packed_reduction * kernel.panel_lanes * kernel.conv.precision.w.bytes
         lines = ceil_div(ceil_div(panel_bytes, ALIGNMENT), slots)
         first = w.of("i8").at(panel * panel_bytes + slot * (lines * ALIGNMENT))
-        if isinstance(lines, int):
+        if isinstance(lines, int) and lines <= _LINES_WRITTEN:
             for line in range(lines):
                 e.prefetch(first.at(line * ALIGNMENT), locality=2)
             return

@@ -117,15 +117,16 @@ class Products:
         for number, sums in enumerate(partial_sums(shape.reduction.runs(at), shape.sums)):
             b_sums = b.at(done)
             done += sums.count * sums.steps * shape.panel_lanes
-            first = int(number == 0)
-            if first or sums.count == 1:
-                total.add(self._partial_sum(sums, a, b_sums, rows))
+            apart = int(number == 0 and total.held)  # which saves an addition
+            if apart or sums.count == 1:
+                total.add(self._partial_sum(sums, a, b_sums, rows), number == 0)
             if sums.count > 1:
                 a_step = sum(run.vectors for run in sums.runs) * block
-                with e.loop("part", sums.count, [total.values], start=first) as index:
+                with e.loop("part", sums.count, [total.values], start=apart) as index:
                     a_next = a.at(index * a_step)
                     b_next = b_sums.at(index * (sums.steps * shape.panel_lanes))
-                    total.add(self._partial_sum(sums, a_next, b_next, rows))
+                    first = number == 0 and not apart and index.compare("eq", 0)
+                    total.add(self._partial_sum(sums, a_next, b_next, rows), first)
         total.finish()
 
     def _partial_sum(self, sums: PartialSums, a: Pointer, b: Pointer, rows: int) -> list[Value]:
@@ -153,17 +154,20 @@ class _Totals:
     def __init__(self, products: Products, rows: int, out: Pointer) -> None:
         self.products, self.out = products, out
         self.held = totals_fit(products.target, rows, products.shape.vectors)
-        self.begun = False
         self.values: list[Value] = []
 
-    def add(self, acc: list[Value]) -> None:
-        if not self.held:
-            self._store(acc, add=self.begun)
-        elif self.begun:
-            self.values[:] = [total + value for total, value in zip(self.values, acc, strict=True)]
-        else:
+    def add(self, acc: list[Value], first: Value | bool) -> None:
+        """Add a partial sum; `first` says whether it is the first one."""
+        e = self.products.e
+        if self.held and first is True:
             self.values += acc
-        self.begun = True
+        elif self.held:
+            self.values[:] = [total + value for total, value in zip(self.values, acc, strict=True)]
+        elif isinstance(first, bool):
+            self._store(acc, not first)
+        else:
+            with e.when(first, otherwise=lambda: self._store(acc, add=True)):
+                self._store(acc, add=False)
 
     def finish(self) -> None:
         """Leave the total in M."""
