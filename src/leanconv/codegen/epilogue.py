@@ -308,12 +308,14 @@ def _activated(
     Returns:
         The sums, and an output without an activation; else both as they are.
     """
-    if out.residual or out.factors:
+    activation, lanes = out.epilogue.activation, tile.lanes
+    assert activation, "there is one"
+    if out.factors or (out.residual and not activation.before_residual):
         return acc, out
-    held, lanes = _spilled(e, tile, acc), tile.lanes
+    held = _spilled(e, tile, acc)
     with e.loop("sum", len(acc)) as number:
         place = held.at(number * lanes)
-        e.store(finish(e, e.load(place, tile.kind), out.epilogue.activation), place)
+        e.store(finish(e, e.load(place, tile.kind), activation), place)
     sums = [e.load(held.at(number * lanes), tile.kind) for number in range(len(acc))]
     return sums, replace(out, epilogue=replace(out.epilogue, activation=None))
 
