@@ -9,6 +9,7 @@ users can do may raise them once, by what it takes:
     networks as libraries       3983 lines, 17 modules, 5 of one importer
     gradients, leanconv.torch  10620 lines, 43 modules, 15 of one importer, 3 of them short
     zeros, separable filters    4561 lines, 19 modules, 6 of one importer, 2 of them short
+    bytes by twos, LiteRT, first answers, mixed chains  3741 lines, 7 modules, 1 of them short
 """
 
 from __future__ import annotations
@@ -283,10 +284,10 @@ def test_each_rule_sees_what_it_is_there_for() -> None:
 
 # -- numbers that may only fall --------------------------------------------------------------
 RATCHETS = {
-    "lines": 139467,
-    "modules": 563,
-    "short_modules": 43,
-    "modules_of_one_importer": 148,
+    "lines": 143208,
+    "modules": 570,
+    "short_modules": 44,
+    "modules_of_one_importer": 146,
     "tables_of_operations": 8,
     "modules_of_a_convolution": 165,
     "calls_of_a_kept_convolution": 19,

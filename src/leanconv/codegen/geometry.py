@@ -194,10 +194,16 @@ class TapAccess(PhasedAccess):
         rows = min(self.rows, height - place % down * self.rows)
         return [(r * width, live, r * (self.row // self.rows)) for r in range(rows)]
 
+    @property
+    def alike(self) -> int:
+        """Blocks of which a panel has a multiple, so that all panels store alike."""
+        if self.taps[0] % self.rows:
+            return self.phase_count
+        return self.phases[1] if self.rows * self.taps[1] % self.block else 1
+
     def takes_panels(self, channels: int) -> bool:
         """Return whether all panels store alike: they have whole rows of blocks, or outputs."""
-        whole = self.phases[1] if self.taps[0] % self.rows == 0 else self.phase_count
-        return super().takes_panels(channels) and channels // self.block % whole == 0
+        return super().takes_panels(channels) and channels // self.block % self.alike == 0
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from leanconv.records import dataclass, replace
 from leanconv.spec.format import ceil_div
 from leanconv.units import shape_text
 
-_MOST_BLOCKS = 4  # of an output, in panels that have whole ones
+_MOST_BLOCKS = 4  # of which panels have whole multiples
 MOST_PHASES = 1024  # a stride of 32 along two axes
 
 
@@ -245,6 +245,8 @@ def by_taps(whole: Problem, lanes: int) -> tuple[Problem, Tapped] | None:
         (down, across),
         rows,
     )
+    if access.alike > _MOST_BLOCKS:
+        return None
     outputs = conv.outputs * access.phase_count * lanes
     size = window.size
     conv = replace(
