@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import leanconv as lc
+from leanconv.algorithms.magnitudes import stand_in
 from leanconv.algorithms.parameters import Choice
 from leanconv.algorithms.select import choose
 from leanconv.algorithms.sparse.kernel import SparseConv
 from leanconv.errors import SpecError
-from leanconv.graph.zeros import Zeros
+from leanconv.graph.zeros import Zeros, zeros_of
 from leanconv.records import replace
 from leanconv.spec import ConvSpec
 from leanconv.target import preset
@@ -164,3 +165,12 @@ def test_sums_stay_in_registers(name: str, text: str, together: int) -> None:
     assert kernel.together * kernel.strip.vectors in {loop.fmas for loop in loops}
     for loop in loops:
         assert not loop.vector_spills
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 1, 1, 1), (1, 3, 1, 1), (8, 8, 3, 3)])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_what_stands_for_weights_has_their_zeros(shape: tuple[int, ...], share: float) -> None:
+    """A single weight, whose array has no step of 0, stood for one that is 0."""
+    w = np.where(np.arange(np.prod(shape)).reshape(shape) < share * np.prod(shape), 0, -1)
+    w = w.astype(np.float32)
+    assert zeros_of(stand_in(w, 1000)) == zeros_of(w)

@@ -98,13 +98,13 @@ def zeros_of(w: np.ndarray, least: float = LEAST, sliced: bool = False) -> Zeros
     Args:
         w: weights (K, C/g, taps…), any view; those that stand for others say what these have.
         least: the part. Where it is not 0, a sample of 4,096 decides whether all are counted.
-            Weights in halves, and those that are one number repeated, have none.
+            Weights in halves, and those that are one number, repeated or not, have none.
         sliced: whether steps of slices are counted, too.
     """
     if isinstance(w, Known):
         return w.zeros
     repeats = any(not step for size, step in zip(w.shape, w.strides, strict=True) if size > 1)
-    if w.dtype not in (np.float32, np.float64) or not w.size or repeats:
+    if w.dtype not in (np.float32, np.float64) or w.size < 2 or repeats:
         return None
     if least and _sampled(w) < _SAMPLED:
         release_read(w)
