@@ -13,6 +13,7 @@ from leanconv.codegen.host import host
 from leanconv.graph.ir import Graph
 from leanconv.graph.onnx_import import read_model
 from leanconv.graph.passes import run_passes
+from leanconv.graph.passes.store_in_halves import store_in_halves
 from leanconv.graph.template import Templates
 from leanconv.operators import Accuracy, Operator, operator_of
 from leanconv.operators.chains import ConvChain
@@ -20,8 +21,9 @@ from leanconv.operators.convolution import Convolution
 from leanconv.planner import decisions as choices
 from leanconv.planner.decisions import representative, representative_types
 from leanconv.planner.formats import default_decisions, format_rules
-from leanconv.types import FLOAT32
+from leanconv.types import FLOAT16, FLOAT32
 from support.network_models import images, model
+from support.onnx_models import model as onnx_model
 from support.onnx_models import reference
 
 ACCURACY = Accuracy(1e-5)
@@ -56,6 +58,24 @@ def test_nodes_of_one_range_have_the_same_types(name: str) -> None:
             assert kind.shape[1:] == first.types[each].shape[1:]
             if each in first.open_axes:
                 assert kind.shape[0] == 14
+
+
+def test_values_that_are_stored_in_halves_stay_halves() -> None:
+    """An operation's results have its inputs' type, unless they are stored in another."""
+    w, v = np.ones((4, 8, 4, 4), np.float32), np.ones((8, 8, 1, 1), np.float32)
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[4, 4]),
+        helper.make_node("Conv", ["y", "v"], ["z"]),
+    ]
+    proto = onnx_model(nodes, {"x": ("N", 4, 32, 32)}, ["z"], {"w": w, "v": v})
+    read = read_model(proto.SerializeToString())
+    templates = Templates(
+        read, lambda shapes: store_in_halves(run_passes(read.bind(shapes, dtype=FLOAT32)), FLOAT16)
+    )
+    graph = templates.graph([(3, 4, 32, 32)])
+    assert [graph.types[name].dtype for name in ("x", "y")] == [FLOAT32, FLOAT16]
+    types = representative_types(graph.nodes[0], graph)
+    assert [types[name].dtype for name in ("x", "y")] == [FLOAT32, FLOAT16]
 
 
 def test_a_graph_without_open_extents_stands_for_itself() -> None:

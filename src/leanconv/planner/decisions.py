@@ -329,7 +329,8 @@ def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
                 fit = fitting([types[name] for name in node.inputs], node.attributes)
                 pairs = zip(node.inputs, fit, strict=True)
                 types.update((name, kind) for name, kind in pairs if kind is not None)
-            types.update(zip(node.outputs, infer_node(alone, types), strict=True))
+            given = zip(node.outputs, infer_node(alone, types), strict=True)
+            types.update((n, replace(kind, dtype=own[n].dtype)) for n, kind in given)  # halves
         except LeanConvError:
             continue
         types.update(dict.fromkeys(added, types[node.key]))
