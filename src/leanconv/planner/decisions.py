@@ -145,8 +145,8 @@ def fitting_pairs(node: Node, graph: Graph, target: Target) -> tuple[int, ...]:
     """What is known of pairs of the weights of a node's convolutions of codes; else empty."""
     if fitting_lanes(target) is None:
         return ()
-    names = operator_of(node).packed_inputs(node)
-    found = (pairs_in(graph.constants[n], target) for n in names if n in graph.constants)
+    held = (graph.constants.get(name) for name in operator_of(node).packed_inputs(node))
+    found = (pairs_in(array, target) for array in held if array is not None)
     return tuple(n for each in found if each for n in (each.excess, each.neighbours, each.narrow))
 
 
@@ -329,8 +329,8 @@ def representative_types(node: Node, graph: Graph) -> Mapping[str, TensorType]:
                 fit = fitting([types[name] for name in node.inputs], node.attributes)
                 pairs = zip(node.inputs, fit, strict=True)
                 types.update((name, kind) for name, kind in pairs if kind is not None)
-            given = zip(node.outputs, infer_node(alone, types), strict=True)
-            types.update((n, replace(kind, dtype=own[n].dtype)) for n, kind in given)  # halves
+            for name, kind in zip(node.outputs, infer_node(alone, types), strict=True):
+                types[name] = replace(kind, dtype=own[name].dtype)  # it may be stored in halves
         except LeanConvError:
             continue
         types.update(dict.fromkeys(added, types[node.key]))

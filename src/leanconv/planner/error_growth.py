@@ -111,12 +111,9 @@ def _found_last(graph: Graph) -> Iterator[str]:
                 ends |= {name} if readers else set()
             else:
                 ends.discard(name)
-        plain = node.op in _LAYERS and not node.input(3)
+        plain = node.op in ("Conv", "ConvTranspose") and not node.input(3)
         if plain and node.key in ends and _keeps_size(node.attributes["activation"]):
             yield node.key
-
-
-_LAYERS = ("Conv", "ConvTranspose")
 
 
 def _keeps_size(activation: Activation | None) -> bool:

@@ -36,8 +36,8 @@ A 1x1 layer from planes to planes has a loop nest of its own (`pointwise`) where
 - Source: Lu Shuai's thesis on im2win, algorithm 1; register tiles over output columns: LIBXSMM,
   arXiv 1808.05567. The same, unoptimised: `reference/direct.py`.
 
-Reading order: `shape` (weights, prefetch of a later stage's, tile), `kernel` (chunks, tiles,
-reduction), `pointwise`, `plan` (tile, chunks), `algorithm` (parameters, cost).
+Reading order: `shape` (weights, prefetch of a later stage's, tile), `kernel` (chunks, tiles, sums),
+`excess` (weights that exceed int16), `pointwise`, `plan` (tile, chunks), `algorithm` (cost).
 """
 
 from leanconv.algorithms.direct.algorithm import DIRECT
