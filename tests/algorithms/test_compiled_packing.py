@@ -400,13 +400,19 @@ def test_panels_of_matrices_are_of_any_view() -> None:
 
 
 def test_gates_lie_in_panels() -> None:
-    for directions, gates, hidden, lanes in ((1, 4, 40, 16), (2, 3, 7, 8), (2, 1, 16, 4)):
+    cases = (
+        (1, ((0, 1), (2, 3)), 40, 16),
+        (2, ((0, 1), (2,)), 7, 8),
+        (1, ((0, 1, 2, 3),), 5, 4),
+        (2, ((0,),), 16, 4),
+    )
+    for directions, parts, hidden, lanes in cases:
         for dtype in (FLOAT32, FLOAT64):
-            r = drawn((directions, gates * hidden, hidden), dtype)
-            kernel = PackedPanels(dtype, lanes, directions, gates, hidden)
+            r = drawn((directions, sum(map(len, parts)) * hidden, hidden), dtype)
+            kernel = PackedPanels(dtype, lanes, directions, hidden, parts)
             size = kernel.elements * dtype.bytes
             made = made_by({"r": [PackCall(kernel, partial(np.asarray, r), tuple, size)]})["r"]
-            assert made.tobytes() == packers.gate_panels(r, gates, lanes).tobytes()
+            assert made.tobytes() == packers.gate_panels(r, parts, lanes).tobytes()
 
 
 def test_arrays_as_they_are() -> None:

@@ -75,7 +75,7 @@ def test_reports(name: str) -> None:
     net = lc.load(MODELS[name](), threads=1)
     net.run(given)
     steps = [step.op for step in net.plan.steps]
-    typed = dict(zip(NAMES, ("ArgMax", "TopK", "Cast", "Where"), strict=True))
+    typed = dict(zip(NAMES, ("ArgMax", "TopK", "Expression", "Where"), strict=True))
     assert typed[name] in steps
     assert all(op in net.explain() for op in steps)
     assert len(net.profile(given, 1)) == len(steps)

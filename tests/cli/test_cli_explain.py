@@ -356,6 +356,7 @@ def test_verify_names_the_layers_that_add_more_than_stated(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_costs, "closeness", lambda _: 1e-3)
+    monkeypatch.setattr(node_costs, "last_layers", lambda _: frozenset())
     result = call("verify", MODEL, "--count", "1", "--json")
     report = json.loads(result.out)
     assert result.code == 3

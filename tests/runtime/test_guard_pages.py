@@ -25,6 +25,7 @@ PAGE = mmap.PAGESIZE
 SOURCES = Path(lc.__file__).parent
 # The modules whose programs `install` guards.
 GUARDED = {"planner/compiled_network.py", "planner/packing.py", "runtime/portable.py"}
+UNGUARDED = {"api/snapshots.py"}  # what guarded tests run is not kept
 
 _SHIFTED = """
 import numpy as np
@@ -155,7 +156,7 @@ def test_all_programs_of_the_package_are_known_to_the_mode() -> None:
         for path in SOURCES.rglob("*.py")
         if re.search(r"(?<!class )\bProgram\(", path.read_text()) and "gpu" not in path.parts
     }
-    assert found == GUARDED
+    assert found == GUARDED | UNGUARDED
 
 
 def test_an_unknown_side_is_an_error() -> None:

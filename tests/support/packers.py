@@ -7,7 +7,7 @@ where the code that packs has tables of their places.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -258,14 +258,23 @@ def matrix_panels(matrices: np.ndarray, width: int) -> np.ndarray:
     return filled.reshape(count, -1, width, k).swapaxes(-1, -2).reshape(-1)
 
 
-def gate_panels(r: np.ndarray, gates: int, lanes: int) -> np.ndarray:
-    """[direction][vector][column][gate][lane] of weights (directions, gates x hidden, hidden)."""
+def gate_panels(r: np.ndarray, parts: Sequence[Sequence[int]], lanes: int) -> np.ndarray:
+    """[direction][vector][part][column][gate][lane] of weights (directions, gates x hidden, …).
+
+    Args:
+        r: the weights.
+        parts: numbers of gates that lie side by side, in order.
+        lanes: of a vector.
+    """
     directions, _, hidden = r.shape
+    gates = sum(map(len, parts))
     width = -(-hidden // lanes) * lanes
     wide = np.zeros((directions, gates, width, hidden), r.dtype)
     wide[:, :, :hidden] = r.reshape(directions, gates, hidden, hidden)
     split = wide.reshape(directions, gates, width // lanes, lanes, hidden)
-    return split.transpose(0, 2, 4, 1, 3).reshape(-1)
+    panels = split.transpose(0, 2, 4, 1, 3)
+    apart = [panels[..., list(part), :].reshape(*panels.shape[:2], -1) for part in parts]
+    return np.concatenate(apart, axis=-1).reshape(-1)
 
 
 # -- spectra -----------------------------------------------------------------------------------

@@ -258,7 +258,6 @@ _FORMS: tuple[tuple[str, tuple[str, str], bool], ...] = (
     ("naive", _PLANES, False),
     ("im2col", _PLANES, False),
     ("im2col", _BLOCKS, False),
-    ("im2col:lanes=pixels", _PLANES, False),
     ("mec:solution=A", _PLANES, False),
     ("mec:solution=B", _LAST, False),
     ("mec:rows=2", _PLANES, False),
@@ -273,6 +272,7 @@ _FORMS: tuple[tuple[str, tuple[str, str], bool], ...] = (
     ("winograd:form=stages", _LAST, False),
     ("fft:tile=16", _PLANES, False),
     ("fft:tile=16", _BLOCKS, False),
+    ("im2col:lanes=pixels", _PLANES, False),
 )
 _DEPTHWISE = 24, 24, 24
 

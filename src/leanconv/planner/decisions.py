@@ -179,7 +179,17 @@ def choices_of(
     """The cost model's choices for some nodes in the formats of decisions."""
     cases = [_case(node, graph, decision, target) for node, decision in given]
     choice_of = _choices({case.key: case for case in cases}, graph, target, accuracy)
-    return [choice_of[case.key] for case in cases]
+    found = []
+    for (node, decision), case in zip(given, cases, strict=True):
+        choice = choice_of[case.key]
+        if graph.open_axes and max(node.attributes.get("dilations", (1,))) > 1:
+            context = decision.context(node, graph, target, accuracy)
+            try:  # a dilation may be larger than this image, but not than the representative
+                operator_of(node).estimated(context, choice)
+            except SpecError:
+                choice = operator_of(node).default_choice(context)
+        found.append(choice)
+    return found
 
 
 @dataclass(frozen=True)
