@@ -34,6 +34,7 @@ from leanconv.spec.requantise import NUMBERS_BYTES, Requantise
 from leanconv.types import FLOAT32, INT8, UINT8, DType
 
 _PACKED = 4  # columns whose codes are stored together
+_AT_ONCE = 4  # sums whose long activation is computed beside each other's, as it is a chain
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def store_tile(
     out = replace(with_numbers(e, tile, out), y=out.y.frozen(), residual=residual)
     contiguous, rows = out.access.lanes_contiguous, len(acc) // tile.vectors
     store = _store_vectors if contiguous else _store_transposed
-    if rows > 1 and _is_long(out.epilogue):
+    if rows > 1 and len(acc) > _AT_ONCE and _is_long(out.epilogue):
         if contiguous:
             stop = columns.count if columns else None
             store_columns(e, tile, acc, out, channels, 0, stop)
@@ -272,19 +273,26 @@ def store_columns(
     vectors, lanes = tile.vectors, tile.lanes
     if not out.access.lanes_contiguous and _is_long(out.epilogue):
         acc, out = _activated(e, tile, acc, out)
-    if mostly_all and not (out.access.lanes_contiguous and _is_long(out.epilogue)):
+    if mostly_all:
         some = e.i64(first).compare("ne", 0)
         with e.when(some, otherwise=lambda: store_tile(e, tile, acc, out, channels)):
             store_columns(e, tile, acc, out, channels, first, stop)
         return
-    held = _spilled(e, tile, acc)
-    with e.loop("column", stop or len(acc) // vectors, start=first) as column:
+    held, rows, step = _spilled(e, tile, acc), len(acc) // vectors, 1
+    if stop is None and isinstance(first, int) and not first:
+        step = _divisor(rows, _AT_ONCE // vectors)
+    with e.loop("column", stop or rows, start=first, step=step) as column:
         one = held.at(column * (vectors * lanes))
-        sums = [e.load(one.at(j * lanes), tile.kind) for j in range(vectors)]
+        sums = [e.load(one.at(j * lanes), tile.kind) for j in range(step * vectors)]
         place = column * out.access.spatial[2]
         residual = out.residual.at(place) if out.residual else None
         there = replace(out, y=out.y.at(place), residual=residual)
         store_tile(e, tile, sums, there, channels)
+
+
+def _divisor(count: int, most: int) -> int:
+    """The largest number up to `most` by which `count` can be divided."""
+    return next((n for n in range(most, 1, -1) if count % n == 0), 1)
 
 
 def _is_long(epilogue: Epilogue) -> bool:
@@ -312,10 +320,11 @@ def _activated(
     assert activation, "there is one"
     if out.factors or (out.residual and not activation.before_residual):
         return acc, out
-    held = _spilled(e, tile, acc)
-    with e.loop("sum", len(acc)) as number:
-        place = held.at(number * lanes)
-        e.store(finish(e, e.load(place, tile.kind), activation), place)
+    held, step = _spilled(e, tile, acc), _divisor(len(acc), _AT_ONCE)
+    with e.loop("sum", len(acc), step=step) as number:
+        places = [held.at((number + j) * lanes) for j in range(step)]
+        for place, value in [(place, e.load(place, tile.kind)) for place in places]:
+            e.store(finish(e, value, activation), place)
     sums = [e.load(held.at(number * lanes), tile.kind) for number in range(len(acc))]
     return sums, replace(out, epilogue=replace(out.epilogue, activation=None))
 
