@@ -227,12 +227,12 @@ def store_tile(
     out = replace(with_numbers(e, tile, out), y=out.y.frozen(), residual=residual)
     contiguous, rows = out.access.lanes_contiguous, len(acc) // tile.vectors
     store = _store_vectors if contiguous else _store_transposed
-    if rows > 1 and len(acc) > _AT_ONCE and _is_long(out.epilogue):
-        if contiguous:
+    if rows > 1 and _is_long(out.epilogue):
+        if contiguous and len(acc) > _AT_ONCE:
             stop = columns.count if columns else None
             store_columns(e, tile, acc, out, channels, 0, stop)
             return
-        acc, out = _activated(e, tile, acc, out)
+        acc, out = (acc, out) if contiguous else _activated(e, tile, acc, out)
     if columns is None:
         store(e, tile, acc, out, channels)
     elif not contiguous and columns.usual < tile.lanes:
