@@ -166,3 +166,17 @@ def test_no_images_give_no_images(layout: str) -> None:
         lc.conv2d(x, w, layout=layout, residual=y)
     with pytest.raises(lc.SpecError, match="input extents of at least 1"):
         lc.conv2d(np.zeros((2, 3, 0, 9), "f4"), w)
+
+
+@pytest.mark.parametrize("width", [5, 14, 29])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_long_activations_of_whole_tiles(layout: str, width: int) -> None:
+    """They are computed in a loop over a tile's sums, and each sum has its own."""
+    random = np.random.default_rng(width)
+    x = random.standard_normal((1, 16, 6, width)).astype(np.float32)
+    w = (random.standard_normal((40, 16, 3, 3)) / 8).astype(np.float32)
+    wide = lc.conv2d(x.astype(np.float64), w.astype(np.float64), padding=1)
+    given = x if layout == "NCHW" else np.ascontiguousarray(x.transpose(0, 2, 3, 1))
+    y = lc.conv2d(given, w, padding=1, activation="silu", algorithm="direct", layout=layout)
+    y = y if layout == "NCHW" else y.transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(y, wide / (1 + np.exp(-wide)), rtol=0, atol=1e-4)
