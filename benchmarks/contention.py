@@ -1,9 +1,12 @@
-"""Latency while another process spins on one CPU, against the latency on a quiet machine.
+"""Latency while another process takes one CPU, against the latency on a quiet machine.
 
     python benchmarks/contention.py --record contention
+    python benchmarks/contention.py resnet50 --beside memory --record contention_memory
 
 For each engine, in turn: quiet, disturbed, quiet, disturbed … in one process of the engine. The
-number that counts is disturbed over quiet; `--limit` (2.5) is leanconv's.
+number that counts is disturbed over quiet; `--limit` (2.5) is leanconv's. The other process spins,
+or adds up a large array again and again (`--beside memory`), so that it also takes its share of
+the L3 cache and of DRAM.
 """
 
 from __future__ import annotations
@@ -31,20 +34,25 @@ from leanconv.cli.options import positive
 from leanconv.cli.output import print_json, print_table, progress
 from leanconv.units import format_ns
 
-_SPIN = """
+_BESIDE = {"spin": "pass", "memory": "array.sum()"}
+_BUSY = """
 import os, sys
+import numpy as np
+array = np.ones(2**{bits} if {body!r} != "pass" else 1)
 if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {int(sys.argv[1])})
+    os.sched_setaffinity(0, {{int(sys.argv[1])}})
 print(flush=True)
 while True:
-    pass
+    {body}
 """
+_BITS = 25  # of the number of doubles of the array: 256 MiB, more than an L3 cache
 
 
 @contextmanager
-def spinning(cpu: int) -> Iterator[None]:
-    """Keep one CPU busy with another process."""
-    process = subprocess.Popen([sys.executable, "-c", _SPIN, str(cpu)], stdout=subprocess.PIPE)
+def busy(cpu: int, beside: str) -> Iterator[None]:
+    """Keep one CPU busy with another process, of a kind of `_BESIDE`."""
+    code = _BUSY.format(body=_BESIDE[beside], bits=_BITS)
+    process = subprocess.Popen([sys.executable, "-c", code, str(cpu)], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None
         process.stdout.readline()
@@ -64,7 +72,7 @@ def last_cpu() -> int:
 
 
 def disturb(
-    installed: Installed, request: dict[str, Any], rounds: int, seconds: float
+    installed: Installed, request: dict[str, Any], rounds: int, seconds: float, beside: str
 ) -> dict[str, Any]:
     """Measure one engine quiet and disturbed; returns medians, 99th percentiles and the ratio."""
     run = {"do": "run", "seconds": seconds, "warmup_seconds": 0.3, "least": 5}
@@ -75,7 +83,7 @@ def disturb(
         version = process.ask(request)["version"]
         for _ in range(rounds):
             calm = process.ask(run)["ns"]
-            with spinning(last_cpu()):
+            with busy(last_cpu(), beside):
                 rough = process.ask(run)["ns"]
             quiet += calm
             disturbed += rough
@@ -111,7 +119,9 @@ def measure(installed: Sequence[Installed], options: argparse.Namespace) -> dict
         for one in installed:
             shown.say(f"{one.engine.name}: quiet and disturbed")
             try:
-                engines[one.engine.name] = disturb(one, request, options.rounds, options.seconds)
+                engines[one.engine.name] = disturb(
+                    one, request, options.rounds, options.seconds, options.beside
+                )
             except EngineError as error:
                 engines[one.engine.name] = {"error": str(error)}
     return engines
@@ -124,6 +134,7 @@ def main() -> int:
     )
     parser.add_argument("network", nargs="?", default="mobilenetv2")
     parser.add_argument("--batch", type=positive, default=1)
+    parser.add_argument("--beside", choices=_BESIDE, default="spin", help="what the other one does")
     parser.add_argument("--limit", type=float, default=2.5, help="of leanconv's ratio")
     add_measure_options(parser, threads=2)
     add_record_option(parser)
@@ -137,6 +148,7 @@ def main() -> int:
         "busy_cpus_before": round(busy, 2),
         "network": options.network,
         "batch": options.batch,
+        "beside": options.beside,
         "effort": effort(options),
         "missing": missing,
         "engines": measure(installed, options),
@@ -163,8 +175,12 @@ def show(document: dict[str, Any]) -> None:
     print_table(
         ["", "quiet median", "disturbed median", "mean", "99 %", "disturbed/quiet"],
         rows,
-        title=f"{document['network']} batch {document['batch']}, one CPU taken by another process",
+        title=f"{document['network']} batch {document['batch']}, one CPU taken by another process ({document['beside']})",
     )
+    others = [e["disturbed_median_ns"] for n, e in document["engines"].items() if n != OURS and "error" not in e]
+    ours = document["engines"].get(OURS, {})
+    if others and "error" not in ours and ours:
+        print(f"disturbed, best other/ours: {min(others) / ours['disturbed_median_ns']:.2f}")
     for name, reason in document["missing"].items():
         print(f"{name}: {reason}")
 
