@@ -17,7 +17,7 @@ from leanconv.graph.ir import Graph
 from leanconv.operators import Accuracy
 from leanconv.planner.lowering import lower_graph
 from leanconv.planner.weight_streaming import add_weight_prefetch
-from leanconv.target import preset
+from leanconv.target import Target, preset
 from leanconv.types import FLOAT32, SINGLE
 from support.graph_builder import Builder
 from support.kernel_runner import run_kernel
@@ -105,6 +105,37 @@ def test_a_classifier_is_asked_for_by_the_layer_before() -> None:
 def test_others_are_left_alone(host: DirectConv, stream: DirectConv, why: str) -> None:
     given = calls(host, stream)
     assert add_weight_prefetch(given, TARGET) == given, why
+
+
+NEWER = preset("znver5")  # where layers prefetch what comes from DRAM
+HOST, DEEP = product(2048, 512, 49), product(512, 2048, 49)
+OTHERS = [Call(product(2048, 2048, 49), ("a", f"other {n}", "b", "c")) for n in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("others", "target", "parts"),
+    [(OTHERS, NEWER, 1), ([], NEWER, 0), (OTHERS, TARGET, 0)],
+    ids=["weights of more than L3", "L3 holds them all", "not measured"],
+)
+def test_weights_from_dram_are_asked_for(others: list[Call], target: Target, parts: int) -> None:
+    first = add_weight_prefetch([*calls(HOST, DEEP), *others], target)[0]
+    size = 4 * DEEP.group_weights
+    assert first.kernel == (replace(HOST, prefetch_bytes=size // parts) if parts else HOST)
+    assert first.values == ("x", "w1", "b1", *(["w2"] if parts else []), "h")
+
+
+def test_no_more_is_asked_for_than_dram_has_time_for() -> None:
+    few = product(2048, 512, 28)
+    budget = NEWER.costs.later_weights_read * few.flops / 2 / 16 / NEWER.fma_units
+    size = 4 * DEEP.group_weights
+    assert size > budget - 4 * few.group_weights > size / 4
+    first, *_ = add_weight_prefetch([*calls(few, DEEP), *OTHERS], NEWER)
+    assert first.kernel.prefetch_bytes in (size // 2, size // 4)  # type: ignore[attr-defined]
+
+
+def test_computed_weights_are_not_asked_for() -> None:
+    made = [Call(product(2048, 512, 49), ("a", "b", "c", "w2")), *calls(HOST, DEEP), *OTHERS]
+    assert add_weight_prefetch(made, NEWER)[1].kernel == HOST
 
 
 def small_network() -> Graph:

@@ -8,12 +8,14 @@ read them in each iteration, and whatever a limit leaves room for.
 
 A fully connected layer that is not streamed is bound by DRAM, and its weights are used by no other
 layer; the convolution before it leaves DRAM idle. It prefetches them, line by line, into L2, from
-where they are evicted to L3. No result changes.
+where they are evicted to L3. Where all weights of a network exceed L3, each layer's come from DRAM:
+those of more than L2 are prefetched so, as far as there is time. No result changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import inf
 
 from leanconv.codegen.lowered import Call
 from leanconv.graph.edit import Editor, frozen, node_like, rewrite
@@ -191,6 +193,7 @@ def streamed_ns(call_ns: Sequence[float], read: Sequence[Reading], bytes_a_ns: f
 _USES = 16  # of each weight, at most: with more, arithmetic hides the reading
 _STEPS = 8  # multiply-adds of vectors for each line that is prefetched, at least
 _BETWEEN = 3  # calls that may lie between, such as a pooling
+_PARTS = (1, 2, 4)  # weights are prefetched whole, or one of so many parts: few sizes, few codes
 
 
 def add_weight_prefetch(calls: Sequence[Call], target: Target) -> list[Call]:
@@ -200,33 +203,41 @@ def add_weight_prefetch(calls: Sequence[Call], target: Target) -> list[Call]:
         calls: in order.
         target: the machine.
     """
-    result = list(calls)
-    for number, call in enumerate(calls):
-        size = _streamed_bytes(call, target)
-        if not size:
+    costs, result = target.costs, list(calls)
+    written = {name for call in calls for name in call.results}
+    weights = [None if name in written else (name, size) for name, size in map(_weights, calls)]
+    held = costs.l3_share * target.l3_bytes
+    from_dram = sum(dict(filter(None, weights)).values()) > held
+    rate = costs.later_weights_read if from_dram else 0.0
+    for number, (call, found) in enumerate(zip(calls, weights, strict=True)):
+        name, size = found or ("", 0)
+        once = (call.kernel.weight_uses or inf) <= _USES and size <= held
+        if size <= target.l2_bytes or not (once or rate):
             continue
-        weights = call.values[call.kernel.operands.index("w")]
         for before in range(number - 1, max(-1, number - 2 - _BETWEEN), -1):
             kernel = result[before].kernel
             steps = kernel.prefetch_steps
             if steps is None:
                 continue
-            if steps >= _STEPS * ceil_div(size, ALIGNMENT):
-                operands = (*result[before].reads, weights, *result[before].results)
-                prefetching = kernel.with_prefetch(size)
+            if once:
+                part = size if steps >= _STEPS * ceil_div(size, ALIGNMENT) else 0
+            else:  # what DRAM has time for, beside the kernel's own weights
+                most = rate * steps / target.fma_units - kernel.constant_bytes["w"]
+                part = next((size // n for n in _PARTS if size // n <= most), 0)
+            if part:
+                operands = (*result[before].reads, name, *result[before].results)
+                prefetching = kernel.with_prefetch(part)
                 result[before] = replace(result[before], kernel=prefetching, values=operands)
             break
     return result
 
 
-def _streamed_bytes(call: Call, target: Target) -> int:
-    """Bytes of a call's weights if it is bound by reading them and L3 may hold them, else 0."""
-    uses = call.kernel.weight_uses
-    if uses is None or uses > _USES:
-        return 0
-    size = call.kernel.constant_bytes["w"]
-    held = target.costs.l3_share * target.l3_bytes
-    return size if target.l2_bytes < size <= held else 0
+def _weights(call: Call) -> tuple[str, int]:
+    """The value that a call's packed weights are, and their bytes; 0 if it has none."""
+    operands = call.kernel.operands
+    if "w" not in operands or "w" not in call.kernel.constant_bytes:
+        return "", 0
+    return call.values[operands.index("w")], call.kernel.constant_bytes["w"]
 
 
 def cutting_weights(part_bytes: int) -> Callable[[Graph], Graph]:

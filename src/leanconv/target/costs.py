@@ -88,6 +88,8 @@ class Costs:
         prefetch_bytes: how far ahead Winograd prefetches them.
         direct_prefetch_bytes: how far ahead direct convolution prefetches weights that exceed L2,
             or come from DRAM; 0: not at all.
+        later_weights_read: bytes a cycle of a later layer's weights that direct convolution
+            prefetches where a network's weights exceed L3; 0.0: only weights that are used once.
         channels_ahead: how many channels ahead direct convolution prefetches input in planes, which
             no hardware prefetcher follows; 0: not at all.
 
@@ -172,6 +174,7 @@ class Costs:
     prefetch_from_l2s: float
     prefetch_bytes: int
     direct_prefetch_bytes: int
+    later_weights_read: float
     channels_ahead: int
 
     accumulator: float
@@ -273,7 +276,7 @@ _UNITS = {
     "bytes a cycle": (
         *("l2_read", "l2_read_beside_fma", "l2_read_of_planes", "l2_copy", "l3_read"),
         *("l3_read_crowded", "l3_read_unprefetched", "l3_copy", "dram_read"),
-        *("dram_read_first", "dram_copy", "copy"),
+        *("dram_read_first", "dram_copy", "copy", "later_weights_read"),
     ),
     "a part of 1": (
         *("l2_share", "l3_share", "l3_crowded_share", "overlap_loss", "operand_traffic"),

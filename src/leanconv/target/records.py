@@ -83,6 +83,7 @@ ZEN4 = Costs(
             "timed: 16 KiB or a panel ahead, -2 to +5 %, noise; docs/tuning.md",
         ),
         _source("channels_ahead", "2026-11-23", "not measured: off until it is"),
+        _source("later_weights_read", "2026-11-30", "not measured: off until it is"),
         _source("store transposed_store", "2026-11-20", _LAYERS),
         _source(
             "deinterleave unaligned_line unaligned_part row_jump",
@@ -154,6 +155,7 @@ ZEN4 = Costs(
     prefetch_from_l2s=4.0,
     prefetch_bytes=16 * 1024,
     direct_prefetch_bytes=0,
+    later_weights_read=0.0,
     channels_ahead=0,
     accumulator=1.5,
     small_tile=18,
@@ -268,6 +270,12 @@ ZEN5 = derived(
         "2026-11-29",
         copy=24.0,
         dram_read_first=12.0,
+    ),
+    measured(
+        _ZEN5,
+        "timed: ResNet-50 on one and two threads, at 3 to 24 (docs/tuning.md, Networks)",
+        "2026-11-30",
+        later_weights_read=6.0,
     ),
     measured(
         _ZEN5,
