@@ -172,15 +172,16 @@ def show(document: dict[str, Any]) -> None:
             continue
         times = ("quiet_median_ns", "disturbed_median_ns", "disturbed_mean_ns", "disturbed_p99_ns")
         rows.append([name, *[format_ns(engine[key]) for key in times], f"{engine['ratio']:.2f}"])
+    network = f"{document['network']} batch {document['batch']}"
     print_table(
         ["", "quiet median", "disturbed median", "mean", "99 %", "disturbed/quiet"],
         rows,
-        title=f"{document['network']} batch {document['batch']}, one CPU taken by another process ({document['beside']})",
+        title=f"{network}, one CPU taken by another process ({document['beside']})",
     )
-    others = [e["disturbed_median_ns"] for n, e in document["engines"].items() if n != OURS and "error" not in e]
-    ours = document["engines"].get(OURS, {})
-    if others and "error" not in ours and ours:
-        print(f"disturbed, best other/ours: {min(others) / ours['disturbed_median_ns']:.2f}")
+    rough = {n: e.get("disturbed_median_ns") for n, e in document["engines"].items()}
+    ours, others = rough.pop(OURS, None), [ns for ns in rough.values() if ns]
+    if ours and others:
+        print(f"disturbed, best other/ours: {min(others) / ours:.2f}")
     for name, reason in document["missing"].items():
         print(f"{name}: {reason}")
 

@@ -20,6 +20,7 @@ from leanconv.cli.engines import machine, processes
 from leanconv.cli.engines.processes import Crew, Engine, EngineError, EngineProcess, Installed
 from leanconv.cli.engines.rounds import Effort, Outcome, Work, measure, ratios
 from leanconv.cli.output import printable, progress
+from leanconv.settings import current_settings
 from leanconv.spec.conv import ConvSpec
 from support.cli_fakes import Call
 
@@ -291,6 +292,15 @@ def test_machine_names_no_host() -> None:
     assert "usable_cpus" in described
     assert len(socket.gethostname()) < 3 or socket.gethostname() not in described
     assert machine.busy_cpus(0.05) >= 0.0
+
+
+def test_the_code_of_another_cpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def described(target: str | None) -> str:
+        settings = replace(current_settings(), target=target)
+        monkeypatch.setattr(machine, "current_settings", lambda: settings)
+        return machine.describe().cpu
+
+    assert described("haswell") == f"{described(None)} as haswell"
 
 
 def test_progress_speaks_after_a_second_only(

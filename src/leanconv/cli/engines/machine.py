@@ -13,6 +13,7 @@ from typing import Any
 
 import leanconv
 from leanconv.records import dataclass
+from leanconv.settings import current_settings
 
 _APART = 0.8  # share of its own core that a thread must have
 _STAT = Path("/proc/stat")
@@ -24,7 +25,7 @@ class Machine:
     """The facts that a measurement cannot be read without (never the host's name).
 
     Attributes:
-        cpu: the model as the system names it.
+        cpu: the model as the system names it, and the one whose code is made if it is another.
         features: the vector extensions that matter to convolution.
         usable_cpus: how many CPUs this process may use.
         system: operating system and architecture.
@@ -56,9 +57,11 @@ def describe() -> Machine:
     known = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "asimd", "sve")
     family = "/".join(facts[k] for k in ("cpu family", "model") if k in facts)
     name = facts.get("model name", platform.processor() or "unknown")
+    cpu = f"{name} (family/model {family})" if family else name
+    target = current_settings().target
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Machine(
-        cpu=f"{name} (family/model {family})" if family else name,
+        cpu=f"{cpu} as {target}" if target else cpu,
         features=tuple(flag for flag in known if flag in flags),
         usable_cpus=usable or 1,
         system=f"{platform.system()} {platform.machine()}",
