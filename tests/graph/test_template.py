@@ -120,6 +120,19 @@ def test_templates_of_one_network_share_their_constants() -> None:
     assert all(one.constants[name] is other.constants[name] for name in held)
 
 
+def test_arrays_of_equal_elements_stay_as_many_as_they_are() -> None:
+    held = {name: np.ones((4, 3, 1, 1), np.float32) for name in ("w", "v")}
+    nodes = [
+        *(node("Conv", ["x", "w"], "a"), node("Conv", ["x", "v"], "b")),
+        *(node("Sigmoid", ["a"], "c"), node("Mul", ["b", "c"], "y")),
+    ]
+    proto = model(nodes, {"x": ("N", 3, "H", "W")}, ["y"], held)
+    templates = Counted(read_model(proto.SerializeToString())).templates
+    for shape in ((1, 3, 8, 6), (5, 3, 8, 6)):
+        weights = [a for a in templates.graph([shape]).constants.values() if a.size == 12]
+        assert len({id(array) for array in weights}) == 2, shape
+
+
 def halved(ceil: bool) -> Counted:
     """A normalised convolution in steps of two, a pool in steps of two, and a matrix of pixels."""
     held = {"w": np.ones((8, 3, 3, 3), np.float32), "b": np.ones(8, np.float32)}

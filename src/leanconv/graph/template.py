@@ -195,10 +195,24 @@ class Templates:
 
 
 def _sharing(graph: Graph, other: Graph) -> Graph:
-    """The graph, with the other's arrays for those constants that are equal."""
-    known = {_content(array): array for array in other.constants.values()}
-    constants = {name: known.get(_content(array), array) for name, array in graph.constants.items()}
+    """The graph, with the other's arrays for those constants that are equal.
+
+    Arrays that are two in the graph stay two, though their elements be equal: plans store each.
+    """
+    known: dict[Hashable, list[np.ndarray]] = {}
+    for array in _distinct(other):
+        known.setdefault(_content(array), []).append(array)
+    found: dict[int, np.ndarray] = {}
+    for array in _distinct(graph):
+        alike = known.get(_content(array))
+        found[number_of(array)] = alike.pop(0) if alike else array
+    constants = {name: found[number_of(array)] for name, array in graph.constants.items()}
     return replace(graph, constants=MappingProxyType(constants))
+
+
+def _distinct(graph: Graph) -> list[np.ndarray]:
+    """The arrays of a graph's constants, each once."""
+    return list({number_of(array): array for array in graph.constants.values()}.values())
 
 
 def _is_kept(graph: Graph) -> bool:
