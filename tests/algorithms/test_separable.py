@@ -430,3 +430,18 @@ def test_networks_of_open_sizes() -> None:
         (found,) = net.run({"x": x}).values()
         (exact,) = interpret(read_model(data).bind({"x": shape}), {"x": x}).values()
         np.testing.assert_allclose(found, exact, atol=5e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("outputs", [3, 12])
+def test_an_image_of_one_pixel_is_of_planes(outputs: int) -> None:
+    """Its strides are those of channels last, too, which several filters of a channel refuse."""
+    w = outer((outputs, 1, 5, 5), 3, 1, True).astype("f4")
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], group=3, pads=[2] * 4, strides=[2, 1])
+    data = model([conv], {"x": ("n", 3, "h", "w")}, ["y"], {"w": w}).SerializeToString()
+    for limit in (None, "1 MiB"):
+        net = lc.load(data, memory_limit=limit)
+        for shape in ((4, 3, 1, 1), (1, 3, 1, 1), (1, 3, 1, 9), (4, 3, 1, 1)):
+            x = np.random.default_rng(1).integers(-4, 5, shape).astype("f4")
+            (found,) = net.run({"x": x}).values()
+            (exact,) = interpret(read_model(data).bind({"x": shape}), {"x": x}).values()
+            np.testing.assert_array_equal(found, exact)

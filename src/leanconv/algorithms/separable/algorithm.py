@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.interface import Algorithm, Candidate, KernelUse, channel_calls
 from leanconv.algorithms.magnitudes import LARGEST, Losses, factors_in
 from leanconv.algorithms.parameters import Choice, Parameters
@@ -22,6 +23,7 @@ from leanconv.algorithms.problem import (
 )
 from leanconv.algorithms.separable.kernel import SeparableConv
 from leanconv.algorithms.separable.shape import SETS, as_rows, numbers_of_column
+from leanconv.codegen.geometry import Access
 from leanconv.codegen.lowered import PackCall
 from leanconv.errors import InputError
 from leanconv.graph.factors import LEAST_TAPS, MOST_TERMS, factors_of_all
@@ -94,9 +96,22 @@ def _planned(problem: Problem, target: Target) -> tuple[SeparableConv, float]:
 
     Extents may be symbols: tiles are those of a usual size, and the cycles, too.
     """
-    usual = replace(typical(problem), any_size=()) if problem.any_size else problem
-    kernel, cycles = _tiled(usual, target)
+    kernel, cycles = _tiled(_usual(problem) if problem.any_size else problem, target)
     return replace(kernel, conv=as_rows(problem.conv)), cycles
+
+
+def _usual(problem: Problem) -> Problem:
+    """The problem at a usual size, in the layout that `numbers_of_column` finds in its own.
+
+    An image of one pixel may be of planes or have channels last; here it is of planes.
+    """
+    usual = replace(typical(problem), any_size=())
+    if numbers_of_column(problem.conv) > 1:
+        return usual
+    conv, window = usual.conv, usual.conv.window
+    x = Access.planes((1, conv.in_channels, *window.size))
+    y = Access.planes((1, conv.out_channels, *window.out))
+    return with_conv(usual, x=x, y=y)
 
 
 @lru_cache(maxsize=256)
