@@ -22,6 +22,7 @@ from support import loops
 from support.control_flow import node
 from support.libraries import Instance, check_as_loaded
 from support.onnx_models import Array
+from support.pruned_networks import mobile
 from support.random_networks import RandomNetwork
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
@@ -71,6 +72,19 @@ def test_each_size_of_a_range_has_a_function(tmp_path: Path) -> None:
             np.testing.assert_array_equal(array, expected[each])
     with pytest.raises(lc.SpecError, match="of 100 sizes; expected at most 64: give larger steps"):
         lc.compile(DIGITS, tmp_path / "net.o", shapes={name: ((1, 100), 1, 32, 32)})
+
+
+def test_sizes_of_a_range_are_planned_each_for_itself(tmp_path: Path) -> None:
+    """Where its size is open, a mobile block of 7x7 may be computed in another form."""
+    data = mobile(0, size="size")
+    made = lc.compile(data, tmp_path / "libnet.so", shapes=(1, 64, (7, 28, 7), (7, 28, 7)))
+    instance, opened = Instance(made.files[0]), lc.load(data, threads=1)
+    for size in (7, 14, 21, 28):
+        x = np.random.default_rng(size).standard_normal((1, 64, size, size)).astype("f4")
+        expected = lc.load(data, threads=1, shapes=x.shape)(x)
+        (found,) = instance.run({"x": x}).values()
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_allclose(opened(x), expected, atol=1e-5)
 
 
 def test_of_several_targets_the_best_runs(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """`leanconv.compile`: a planned network as an object or a library, without Python.
 
-What is planned is what `load` plans, for fixed shapes: the same kernels, places and packed weights,
-so that the answers have the same bits. All of it is one object file, which LLVM makes for any
-target: code, tables, weights, and the functions of a small C interface (`library_files`).
+What is planned is what `load` plans for numbers as `shapes`, each size for itself: the same
+kernels, places and packed weights, so that the answers have the same bits. All of it is one object
+file, which LLVM makes for any target: code, tables, weights, and the functions of a small C
+interface (`library_files`).
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ def compile(  # noqa: A001 - the public name
         shapes: those of the inputs that the file leaves open, by name, or that of the only input.
             Of several ones, in a list, each has a function of its own, such as
             `NAME_run_1x3x224x224`; weights that they share are there once. So has each of a range,
-            which is (least, most, step) in the place of an extent.
+            which is (least, most, step) in the place of an extent, with the bits of `load` for
+            these numbers: a network of open sizes has one plan for many of them.
         target: the processor that it is for: "host", or a name as `haswell`, `znver4`,
             `skylake-avx512`, `neoverse-n1`, `armv8-a`, `wasm32-simd128`, under Linux; or such a
             name, a colon and a system: `android`, `ios`, `macos`, `windows`, `freebsd`, `none`, or
