@@ -213,6 +213,20 @@ def test_images_of_any_size_whole_and_in_tiles() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_a_size_of_a_mobile_network_does_not_depend_on_the_sizes_before(share: float) -> None:
+    """Which blocks leave zeros out is decided for likely sizes, as the graph has symbols first."""
+    built = mobile(share, size="size")
+    net, alone = lc.load(built, threads=1), lc.load(built, threads=1)
+    for size in (28, 7):
+        x = np.random.default_rng(size).standard_normal((1, 64, size, size)).astype("f4")
+        y = net(x)
+    assert y.tobytes() == alone(x).tobytes()
+    assert net.explain() == alone.explain()
+    memos = [memo for each in net.backend.templates for memo in each.memos]
+    assert [(len(memo.entries), memo.refusals) for memo in memos] == [(1, [])]
+
+
 def test_a_forked_process_runs_them() -> None:
     net, x = lc.load(chain((0.95,)), threads=2), image()
     y = net(x)

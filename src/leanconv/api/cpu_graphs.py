@@ -305,7 +305,7 @@ class CpuGraphs:
         if self._apart is None:
             try:
                 likely = some
-                if graph.origin is not None:
+                if any(each.static_shape is None for each in self._inputs):
                     shapes = {each.name: _likely(each.shape) for each in self._inputs}
                     bound = self.model.bind(shapes, dtype=self.dtype, late=True)
                     likely = fuse_blocks(run_passes(bound, UNFUSED_PASSES), zeros=MAYBE_SPARSE)
