@@ -288,10 +288,37 @@ def test_copies_and_pickles_are_planned_and_have_its_bits() -> None:
             assert "small" in repr(net.backend.model) or net.plan.steps
 
 
-def test_specialised_networks_are_planned() -> None:
-    kept(small("H"))(X)
+@pytest.mark.parametrize("shapes", [(2, 3, 18, 18), {"x": (2, 3, 18, 18)}])
+def test_specialised_networks_are_kept_too(shapes: Any) -> None:
+    """The network that they come from is known then, though it was planned for no shape itself."""
+    x = np.ones((2, 3, 18, 18), "f4")
+    first = kept(small("H")).specialise(shapes)
     one = taken(small("H"))
-    assert one.specialise((2, 3, 18, 18))(np.ones((2, 3, 18, 18), "f4")).shape[0] == 2
+    second = one.specialise(shapes)
+    assert from_snapshot(second)
+    assert from_snapshot(one)
+    same({"y": second(x)}, {"y": first(x)})
+    same({"y": taken(small("H"), shapes=shapes)(x)}, {"y": first(x)})
+    assert second.memory_bytes == first.plan.memory_bytes == second.used_bytes
+    assert not from_snapshot(taken(small("H")).specialise((2, 3, 18, 17)))
+    again = taken(small("H"), shapes=shapes).specialise(shapes)  # of one that is fixed
+    same({"y": again(x)}, {"y": first(x)})
+    assert second.explain() == first.explain()
+
+
+def test_a_network_of_a_snapshot_is_made_ready_without_a_plan() -> None:
+    first = kept(small("H"))
+    first.prepare((2, 3, 16, 16))
+    second = taken(small("H"))
+    with pytest.raises(lc.InputError, match="run the network first"):
+        second.memory_bytes  # noqa: B018
+    second.prepare({"x": (2, 3, 16, 16)})
+    assert from_snapshot(second)
+    assert second.memory_bytes == second.used_bytes == first.plan.memory_bytes
+    second.prepare((2, 3, 20, 16))
+    assert not from_snapshot(second)
+    with pytest.raises(lc.InputError):
+        second.prepare((2, 3, 16))
 
 
 # -- what is not kept ---------------------------------------------------------------------------

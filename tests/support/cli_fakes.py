@@ -61,6 +61,13 @@ class FakeNetwork:
     def bind(self, shapes: dict[str, tuple[int, ...]]) -> Any:
         return self.plan
 
+    def prepare(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        pass
+
+    @property
+    def memory_bytes(self) -> int:
+        return 4096
+
     def specialise(self, shapes: dict[str, tuple[int, ...]]) -> Any:
         return self
 

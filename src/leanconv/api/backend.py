@@ -87,6 +87,10 @@ class Compiled(Protocol):
         """Itself, with its plan; None of a snapshot, which has none."""
 
     @property
+    def memory_bytes(self) -> int:
+        """Bytes that its plan says that runs need besides the caller's arrays."""
+
+    @property
     def used_bytes(self) -> int:
         """Bytes of weights and activations, counted as they were allocated."""
 
@@ -197,8 +201,8 @@ class Backend(Protocol):
             NeedsInputsError: the values of others decide what is computed.
         """
 
-    def of_model(self, model: Model) -> Backend:
-        """Return a backend with these options for another model, such as this at fixed shapes."""
+    def kept(self, shapes: Any) -> Backend | None:
+        """Return a backend for stated shapes, if a snapshot has their plan."""
 
     def copied(self, compiled: Compiled | None) -> Backend:
         """A backend for a copy of the network, which follows the plan if that was measured."""
@@ -210,8 +214,8 @@ class PlanningBackend(Backend, Protocol):
     def compile(self, shapes: tuple[Shape, ...], known: Known) -> Planned:
         """Plan and compile for input shapes, as `Backend` says."""
 
-    def of_model(self, model: Model) -> PlanningBackend:
-        """Return a backend with these options for another model, such as this at fixed shapes."""
+    def of_model(self, model: Model, shapes: Any) -> PlanningBackend:
+        """Return a backend with these options for this model at the shapes that a user states."""
 
 
 @dataclass(frozen=True)

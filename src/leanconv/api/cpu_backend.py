@@ -353,9 +353,17 @@ class CpuBackend(CpuGraphs):
             pinned = compiled.plan.file()
         return CpuBackend(self.model, self._options, pinned, self._ranges, self.target)
 
-    def of_model(self, model: Model) -> CpuBackend:
-        """A backend with the same options for another model."""
-        return CpuBackend(model, self._options, target=self.target)
+    def kept(self, shapes: object) -> None:
+        """Return None: a backend of snapshots has them."""
+
+    def of_model(self, model: Model, shapes: Any) -> CpuBackend:
+        """A backend with the same options for this model at stated shapes."""
+        snapshots = None
+        if self._snapshots is not None and not self.deciding:
+            snapshots = self._snapshots.stating(shapes)
+            if snapshots is not None:
+                self._snapshots.keep_ports(self.model, self.dtype)
+        return CpuBackend(model, self._options, target=self.target, snapshots=snapshots)
 
     def with_threads(self, threads: int) -> CpuBackend:
         """A backend for a number of threads, whatever process it is sent to."""

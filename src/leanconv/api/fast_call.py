@@ -9,7 +9,6 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from leanconv.api.backend import Planned
 from leanconv.api.inputs import Known, Shape
 from leanconv.graph.ir import TensorType
 from leanconv.records import dataclass
@@ -99,11 +98,6 @@ class FastCall(Generic[_Runs]):
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes of all inputs."""
         return self.given.shapes
-
-    @property
-    def planned(self) -> Planned | None:
-        """None: a plan is what `PlannedCall` has."""
-        return None
 
     @property
     def outputs(self) -> Mapping[str, TensorType | None]:

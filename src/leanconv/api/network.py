@@ -140,14 +140,26 @@ class Network(CalledByName):
             extents = shapes, progress, *more
             given = ", ".join(str(n) if isinstance(n, Integral) else short(n) for n in extents)
             raise InputError(f"got {given}; give the shape as one tuple: net.bind(({given}))")
-        known: Known = NOTHING_KNOWN
-        given_shapes: Any = shapes
-        if isinstance(shapes, Mapping):
-            known = self._values_among(shapes)
-            given_shapes = {**shapes, **{name: array.shape for name, array in known.items()}}
-        wanted = self._names.shapes(given_shapes)
         with working(self._name, checked_progress(progress)):
-            return self._planned(self._for_shapes(wanted, known)).plan
+            return self._planned(self._bound(shapes)).plan
+
+    def prepare(
+        self,
+        shapes: Mapping[str, Sequence[int] | np.ndarray | int] | Sequence[int],
+        progress: Progress | None = None,
+    ) -> None:
+        """Make the network ready for input shapes, as `bind` does, and show no plan.
+
+        Where an earlier process has planned it for them, nothing is planned.
+
+        Args:
+            shapes, progress: as for `bind`.
+
+        Raises:
+            LeanConvError: as `bind`.
+        """
+        with working(self._name, checked_progress(progress)):
+            self._bound(shapes)
 
     def specialise(
         self,
@@ -172,6 +184,10 @@ class Network(CalledByName):
             InputError: the network does not take the shapes.
             ModelError, UnsupportedError, BudgetError: as `load` raises them.
         """
+        kept = self._backend.kept(shapes)
+        if kept is not None:
+            with working(self._name, checked_progress(progress)):
+                return Network(kept, self._name)
         from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes
 
         if not are_numbers(shapes):
@@ -184,9 +200,17 @@ class Network(CalledByName):
         stated, _ = with_shapes(model, shapes)
         with working(self._name, checked_progress(progress)):
             try:
-                return Network(backend.of_model(stated), self._name)
+                return Network(backend.of_model(stated, shapes), self._name)
             except ModelError as error:
                 raise misfit(error, model, stated) from error
+
+    def _bound(self, shapes: Any) -> Compiled:
+        """The plan for shapes that a user gives, with the values of small inputs among them."""
+        known: Known = NOTHING_KNOWN
+        if isinstance(shapes, Mapping):
+            known = self._values_among(shapes)
+            shapes = {**shapes, **{name: array.shape for name, array in known.items()}}
+        return self._for_shapes(self._names.shapes(shapes), known)
 
     def _values_among(self, shapes: Mapping[str, Any]) -> Known:
         """The small inputs for which there are values in place of shapes."""
@@ -311,6 +335,11 @@ class Network(CalledByName):
             InputError: the shapes are not fixed by the file, and nothing has been run yet.
         """
         return self.compiled.plan
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the plan in use predicts, which a snapshot has without the plan."""
+        return self._in_use.memory_bytes
 
     @property
     def used_bytes(self) -> int:

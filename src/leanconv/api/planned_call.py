@@ -38,6 +38,11 @@ class PlannedCall(FastCall[CompiledNetwork]):
         """Types of the outputs by name; None where the extents follow from values in a run."""
         return self.plan.outputs
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that its plan says that runs need besides the caller's arrays."""
+        return self.plan.memory_bytes
+
     def time_steps(self, arrays: Sequence[np.ndarray], repeats: int) -> list[list[int]]:
         """Run step by step: for each step the nanoseconds of every repeat."""
         results = self.new_outputs()  # a name, so that they live until all runs are done

@@ -10,6 +10,7 @@ other shapes, a copy) is planned from the file's bytes, which stay mapped, when 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import mmap
 import sys
@@ -94,10 +95,22 @@ class Snapshots:
         limit = min(settings.snapshot_cache_bytes, settings.cache_bytes and 1 << 62)
         self._files = SnapshotFiles(settings.cache_dir / "snapshots", limit)
         self._digest = _digest(data)
-        threads = options.threads or default_threads()
-        facts = self._digest, len(data), replace(options, threads=threads), shapes
+        self._key = self._key_for(shapes)
+
+    def _key_for(self, shapes: Shapes | None) -> str:
+        threads = self.options.threads or default_threads()
+        facts = self._digest, len(self.data), replace(self.options, threads=threads), shapes
         versions = np.__version__, sys.version_info[:3]
-        self._key = network_key(f"snapshot\n{canonical_text((facts, versions))}", self.target)
+        return network_key(f"snapshot\n{canonical_text((facts, versions))}", self.target)
+
+    def stating(self, shapes: Any) -> Snapshots | None:
+        """The snapshots of the network for stated shapes; None where these are not all numbers."""
+        stated = _numbers(shapes)
+        if stated is None or self.shapes is not None:
+            return None
+        found = copy.copy(self)
+        found.shapes, found._key = stated, self._key_for(stated)
+        return found
 
     @staticmethod
     def of(source: Path | bytes, given: Mapping[str, Any]) -> Snapshots | None:
@@ -158,21 +171,26 @@ class Snapshots:
         Args:
             planning: makes the backend that plans it from the file.
         """
-        with spending("reading"):
-            found = self._files.read(self._key, _ports_in)
-        if found is None:
+        backend = self.backend(planning)
+        if backend is None:
             return None
         with working(self.name, self._progress):
-            return Network(SnapshotBackend(self, *found, planning), self.name)
+            return Network(backend, self.name)
+
+    def backend(self, planning: Callable[[Snapshots], PlanningBackend]) -> SnapshotBackend | None:
+        """A backend of what has been kept; None if there is nothing."""
+        with spending("reading"):
+            found = self._files.read(self._key, _ports_in)
+        return None if found is None else SnapshotBackend(self, *found, planning)
 
     def call(
         self, names: Sequence[str], shapes: tuple[Shape, ...], memory: SnapshotMemory
-    ) -> FastCall[SnapshotNetwork] | None:
+    ) -> SnapshotCall | None:
         """The network for input shapes, if a snapshot of it is there and whole."""
         given = Given(tuple(names), shapes, {})
         key = self._key_of(shapes)
         network = self._files.read(key, lambda file: _network(file, given, memory, self.target))
-        return None if network is None else FastCall(given, network)
+        return None if network is None else SnapshotCall(given, network)
 
     def _key_of(self, shapes: tuple[Shape, ...]) -> str:
         digest = hashlib.sha256(canonical_text(shapes).encode()).hexdigest()
@@ -196,7 +214,6 @@ class Snapshots:
             return  # what others' sources say is in no key
         if _digest(self.data) != self._digest:
             return  # the file was written to meanwhile
-        ports = Ports.of(model, dtype, dtype)
         kinds = {"inputs": network.inputs, "results": network.results}
         constants = {
             at: network.constant(at) for at, (_, size) in network.constants.items() if size
@@ -207,8 +224,16 @@ class Snapshots:
             "program": described(program),
             "empty": empty,
         }
-        if not self._files.keep(self._key_of(call.shapes), description, constants, _MOST_SHAPES):
-            return
+        if self._files.keep(self._key_of(call.shapes), description, constants, _MOST_SHAPES):
+            self.keep_ports(model, dtype)
+
+    def keep_ports(self, model: Model, dtype: DType) -> None:
+        """Keep what a network takes and gives, by which `load` knows that it can be planned.
+
+        Args:
+            model, dtype: as of `keep`.
+        """
+        ports = Ports.of(model, dtype, dtype)
         specs = {"inputs": ports.inputs, "outputs": ports.outputs}
         facts = {
             **{name: [*map(_spec, each)] for name, each in specs.items()},
@@ -346,6 +371,7 @@ class SnapshotNetwork:
         self.memory, self.code_bytes = Memory(), library.code_bytes
         self.memory.keep("weights", own)
         self._held, self.shared_bytes = others
+        self.memory_bytes = program.arena_bytes + program.constant_bytes
         self.blocks: Mapping[int, int] = {each.number: each.bytes for each in (own, *self._held)}
         slots = program.inputs + program.outputs
         stages = linked_stages(program, addresses.__getitem__)
@@ -364,6 +390,20 @@ class SnapshotNetwork:
     def run(self, addresses: Sequence[int]) -> None:
         """Run on arrays at these addresses: inputs, then outputs."""
         self._program.run(addresses)
+
+
+class SnapshotCall(FastCall[SnapshotNetwork]):
+    """A network from a snapshot, and fast paths to call it."""
+
+    @property
+    def planned(self) -> None:
+        """None: a snapshot has no plan."""
+        return None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that its plan said that runs need besides the caller's arrays."""
+        return self.network.memory_bytes
 
 
 def _network(
@@ -457,9 +497,10 @@ class SnapshotBackend:
         names = [spec.name for spec in self.ports.inputs]
         return self._snapshots.call(names, shapes, self._memory)
 
-    def of_model(self, model: Model) -> Backend:
-        """A backend with these options for another model."""
-        return self.whole.of_model(model)
+    def kept(self, shapes: Any) -> SnapshotBackend | None:
+        """A backend for stated shapes whose plan a snapshot has; None where there is none."""
+        snapshots = self._snapshots.stating(shapes)
+        return None if snapshots is None else snapshots.backend(self._planning)
 
     def copied(self, compiled: Compiled | None) -> Backend:
         """A backend for a copy, which plans."""

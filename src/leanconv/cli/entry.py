@@ -26,8 +26,10 @@ def main() -> int:
 
         return command()
     signal.signal(signal.SIGINT, _leave)
+    from leanconv.cli.main import imported
     from leanconv.cli.main import main as command
 
+    imported(sys.argv[1:])
     sys.unraisablehook = _again
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from leanconv import __version__
 from leanconv.cli import (
@@ -14,25 +15,28 @@ from leanconv.cli import (
     EXIT_OK,
     EXIT_USAGE,
     EXIT_USER_ERROR,
-    algorithms,
-    bench,
-    compile_library,
-    explain,
-    machine,
-    profile,
-    quantize,
-    run,
-    serve,
-    verify,
-    warm,
-    winograd,
 )
 from leanconv.cli.options import CommandParser, Parser, UsageError
 from leanconv.cli.output import flushed, prepare_streams
 from leanconv.errors import LeanConvError
 from leanconv.files import reason
+from leanconv.lazy_imports import module
 from leanconv.settings import current_settings
 
+_COMMANDS = {  # the module of each, in the order of the help
+    "run": "run",
+    "explain": "explain",
+    "verify": "verify",
+    "profile": "profile",
+    "bench": "bench",
+    "quantize": "quantize",
+    "compile": "compile_library",
+    "algorithms": "algorithms",
+    "winograd": "winograd",
+    "serve": "serve",
+    "warm": "warm",
+    "machine": "machine",
+}
 _EPILOG = """\
 exit codes:
   0    done
@@ -44,8 +48,14 @@ exit codes:
 """
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
+def imported(words: Sequence[str]) -> dict[str, ModuleType]:
+    """Import the sub-command that a command line begins with; all where it begins with none."""
+    names = words[:1] if words and words[0] in _COMMANDS else _COMMANDS
+    return {name: module(f"leanconv.cli.{_COMMANDS[name]}") for name in names}
+
+
+def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser of a command line: of all sub-commands, if it begins with none."""
     parser = Parser(
         prog="leanconv",
         description="Run, explain and measure convolutional networks on generated kernels.",
@@ -56,25 +66,10 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=CommandParser
     )
-    commands_in_order = (
-        run,
-        explain,
-        verify,
-        profile,
-        bench,
-        quantize,
-        compile_library,
-        algorithms,
-        winograd,
-        serve,
-        warm,
-        machine,
-    )
-    for module in commands_in_order:
-        name = module.__name__.rpartition(".")[2].removesuffix("_library")
-        command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
-        module.add_options(command)
-        command.set_defaults(execute=module.execute)
+    for name, found in imported(words).items():
+        command = commands.add_parser(name, help=found.HELP, description=found.__doc__)
+        found.add_options(command)
+        command.set_defaults(execute=found.execute)
     return parser
 
 
@@ -91,7 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     debug = False
     try:
-        options = build_parser().parse_args(arguments)
+        words = sys.argv[1:] if arguments is None else arguments
+        options = build_parser(words).parse_args(words)
         debug = current_settings().debug
         if debug:
             logging.basicConfig(level=logging.DEBUG, stream=sys.stderr)

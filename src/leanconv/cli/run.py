@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leanconv.api.inputs import bound_by, given_values
-from leanconv.api.stated_shapes import fitting_multiple
 from leanconv.cli import EXIT_NOT_MET, EXIT_OK, EXIT_USER_ERROR
 from leanconv.cli.image_options import (
     Arrays,
@@ -223,7 +222,7 @@ class _Runs:
         network, options = self._network, self._options
         with _hinting(given.picture, network, options):
             wanted = bound_by(network.inputs, given.arrays)
-            self.startup = self.startup.planned(partial(network.bind, wanted))
+            self.startup = self.startup.planned(partial(network.prepare, wanted))
             outputs, first_ns, latency_ns = _timed(network, given.arrays, options.repeat)
             self.startup = self.startup.answered(first_ns)
         return Answer(
@@ -233,7 +232,7 @@ class _Runs:
             given.notes,
             summarise(outputs, self._preprocessing.labels, options.top),
             latency_ns,
-            network.plan.memory_bytes,
+            network.memory_bytes,
             network.used_bytes,
         ), outputs
 
@@ -278,6 +277,8 @@ def _hinting(
     try:
         yield
     except ModelError as error:
+        from leanconv.api.stated_shapes import fitting_multiple  # late: it imports what reads files
+
         shape = network.inputs[0].shape or ()
         if picture is None or options.shape or all(isinstance(e, int) for e in shape[1:]):
             raise

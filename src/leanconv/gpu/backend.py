@@ -291,8 +291,12 @@ class DeviceBackend(Unpicklable):
                 plan.predicted_error,
             )
 
-    def of_model(self, model: Model) -> DeviceBackend:
-        """A backend with the same options for another model."""
+    def kept(self, shapes: object) -> None:
+        """Return None: there are no snapshots of a device's networks."""
+
+    def of_model(self, model: Model, shapes: object) -> DeviceBackend:
+        """A backend with the same options for this model at stated shapes."""
+        del shapes
         given = self._driver, self._dtype_asked, self._precision, self._limit, self._max_error
         return DeviceBackend(model, *given, self._compile_code)
 

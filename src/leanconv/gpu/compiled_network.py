@@ -161,6 +161,11 @@ class CompiledDeviceNetwork:
         return self.plan.outputs
 
     @property
+    def memory_bytes(self) -> int:
+        """Bytes that its plan says that runs need besides the caller's arrays."""
+        return self.plan.memory_bytes
+
+    @property
     def used_bytes(self) -> int:
         """Bytes that were allocated on the device."""
         return self.memory.used_bytes
