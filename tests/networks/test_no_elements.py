@@ -73,6 +73,24 @@ def test_no_images_and_some(op: str, others: str, attributes: dict[str, Any]) ->
             np.testing.assert_allclose(found[name], wanted, rtol=1e-4, atol=1e-5)
 
 
+def test_a_transposed_convolution_of_no_rows_that_are_known() -> None:
+    """Where no row reaches a tap's cells, they end before they begin, and are none of the last."""
+    held = {"w": np.ones((1, 2, 5, 5), "f4"), "less": np.array([-1])}
+    held["at"], held["ones"] = np.array([2]), np.array([1, 1])
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "at"], ["h"]),
+        helper.make_node("Add", ["h", "less"], ["n"]),
+        helper.make_node("Concat", ["ones", "n", "h"], ["shape"], axis=0),
+        helper.make_node("ConstantOfShape", ["shape"], ["c"]),
+        helper.make_node("ConvTranspose", ["c", "w"], ["t"], strides=[2, 2]),
+        helper.make_node("ReduceSum", ["t"], ["y"], keepdims=0),
+    ]
+    net = lc.load(model(nodes, {"x": (1, 1, "H", "W")}, ["y"], held, 17), threads=1)
+    for size in (4, 1, 2):
+        assert net(np.ones((1, 1, size, size), "f4")).tolist() == 0
+
+
 @pytest.mark.parametrize("opset", [17, 18, 20])
 def test_reductions_of_nothing(opset: int) -> None:
     """Their neutral elements, where ONNX Runtime has some."""

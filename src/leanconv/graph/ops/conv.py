@@ -212,7 +212,7 @@ def sums_over_taps(x: Array, w: Array, attributes: Attributes) -> Array:
     y = np.zeros((x.shape[0], group, weights.shape[1], area), x.dtype)
     for tap in np.ndindex(*kernel):
         window = tuple(
-            slice(t * d, t * d + (n - 1) * s + 1, s)
+            slice(t * d, t * d + n * s, s)
             for t, d, n, s in zip(tap, dilations, extents, strides, strict=True)
         )
         columns = padded[behind(window)].reshape(*padded.shape[:3], area)
@@ -266,7 +266,7 @@ def _sums_at_taps(x: Array, w: Array, attributes: Attributes) -> Array:
     y = np.zeros((x.shape[0], group, w.shape[1], *full), x.dtype)
     for tap in np.ndindex(*kernel):
         cells = tuple(
-            slice(t * d, t * d + (n - 1) * s + 1, s)
+            slice(t * d, t * d + n * s, s)
             for t, d, n, s in zip(tap, dilations, inner, strides, strict=True)
         )
         product = np.matmul(weights[behind(tap)].swapaxes(1, 2), columns)
