@@ -56,6 +56,7 @@ METHODS = (
     "separable",
     "im2col:rows=whole",
     "im2col",
+    "im2col:lanes=pixels",
     "mec:solution=A",
     "mec:solution=B",
     "im2win:form=base",
