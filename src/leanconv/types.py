@@ -133,6 +133,8 @@ BOOL.kind, BOOL.bytes, BOOL.roundoff, BOOL.least_normal = "bool", 1, 0.0, 1.0
 BOOL.low, BOOL.high = 0, 1
 INT8, UINT8 = _integer("int8", 8, 3, "i8"), _integer("uint8", 8, 2, "u8")
 INT16, UINT16 = _integer("int16", 16, 5), _integer("uint16", 16, 4)
+# What two weights of one sign may be together whose products with unsigned bytes, added, fit int16.
+MOST_OF_TWO = int(INT16.high) // int(UINT8.high)
 INT32, UINT32 = _integer("int32", 32, 6, "i32"), _integer("uint32", 32, 12)
 INT64, UINT64 = _integer("int64", 64, 7, "i64"), _integer("uint64", 64, 13)
 FLOAT16 = _float("float16", "half", 10, "fp16", digits=11)

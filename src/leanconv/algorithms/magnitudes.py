@@ -35,12 +35,12 @@ from leanconv.graph.factors import LEAST_TAPS, Factors, factors_of
 from leanconv.graph.ir import number_of
 from leanconv.graph.zeros import LEAST, MOST_PIXELS, Known, Zeros, known, zeros_of
 from leanconv.records import dataclass, replace
-from leanconv.types import FLOAT32, HALVES, INT8, UINT8, DType, Precision, as_dtype
+from leanconv.types import FLOAT32, HALVES, INT8, MOST_OF_TWO, UINT8, DType, Precision, as_dtype
 
 # Bits that are distinguished: those that tiles of Winograd leave (`leanconv.winograd.variants`).
 # Layers that differ in nothing else share what is chosen for them.
 _TOLD_APART = (26, 28, 30, 32)
-TWO, _GROUP = 128, 4  # most that two weights are together, weights of a group
+_GROUP = 4  # weights
 
 
 def sum_bits(w: np.ndarray, codes: DType) -> int:
@@ -65,7 +65,7 @@ def sum_bits(w: np.ndarray, codes: DType) -> int:
 class PairTraits:
     """Which weights may be multiplied by unsigned bytes with sums of two products in int16.
 
-    Two of one sign that are together 128 at most: 255 * 128 < 2^15.
+    Two of one sign that are together `types.MOST_OF_TWO` at most.
 
     Attributes:
         excess: vectors of groups of four input channels in which two neighbours are more.
@@ -81,7 +81,7 @@ class PairTraits:
     def of(w: np.ndarray, lanes: int) -> PairTraits:
         """The traits of int8 weights (K, C/g, taps…), with `lanes` outputs in a vector."""
         w = w.reshape(*w.shape[:2], -1)
-        if not w.size or (2 * int(w.min()) >= -TWO and 2 * int(w.max()) <= TWO):
+        if not w.size or (2 * int(w.min()) >= -MOST_OF_TWO and 2 * int(w.max()) <= MOST_OF_TWO):
             return PairTraits(0, True, True)
         excess, neighbours = 0, True
         step = lanes * max(1, _PIECE // max(1, lanes * w[0].size))
@@ -131,7 +131,7 @@ def exceeding(w: np.ndarray) -> np.ndarray:
     up = np.maximum(w, 0).astype(np.int16)
     down = w - up
     high, low = up[:, :-1] + up[:, 1:], down[:, :-1] + down[:, 1:]
-    return np.asarray((high > TWO) | (low < -TWO))
+    return np.asarray((high > MOST_OF_TWO) | (low < -MOST_OF_TWO))
 
 
 def alike(w: np.ndarray) -> int:

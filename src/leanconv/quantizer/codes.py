@@ -22,11 +22,11 @@ import numpy as np
 from leanconv.errors import SpecError
 from leanconv.graph.ops.base import Array
 from leanconv.records import dataclass
+from leanconv.types import MOST_OF_TWO
 
 LOW, HIGH = 0, 255  # of a value's codes, uint8
 WIDE_HIGH = 65535  # of uint16
 MOST = 127  # of a weight's code, int8; -128 is not used, so that signs are alike
-MOST_OF_TWO = 128  # of two of the same sign beside each other: 255 * 128 < 2^15
 _LEAST_SCALE = 2.0**-100
 _INT32 = 2.0**31 - 1
 # Shares of the largest weight that are tried

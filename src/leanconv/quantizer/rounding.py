@@ -26,7 +26,6 @@ from leanconv.graph.ops.base import Array
 from leanconv.progress import steps
 from leanconv.quantizer.codes import (
     MOST,
-    MOST_OF_TWO,
     Codes,
     WeightCodes,
     scales_for_bias,
@@ -37,6 +36,7 @@ from leanconv.quantizer.float_network import network_of
 from leanconv.quantizer.layers import Layer
 from leanconv.quantizer.samples import Samples
 from leanconv.records import dataclass
+from leanconv.types import MOST_OF_TWO
 
 _DAMPING = 0.01  # of the mean of H's diagonal, added to it
 _MOST_INPUTS = 2304  # weights of an output channel; beyond, the elimination takes too long

@@ -29,9 +29,10 @@ from leanconv.graph.onnx_import import Model
 from leanconv.graph.ops import evaluate_node
 from leanconv.graph.ops.base import Array
 from leanconv.graph.ops.recurrent import run
-from leanconv.quantizer.codes import HIGH, LOW, MOST_OF_TWO, Codes, WeightCodes
+from leanconv.quantizer.codes import HIGH, LOW, Codes, WeightCodes
 from leanconv.quantizer.layers import Layer
 from leanconv.quantizer.rounding import Windows
+from leanconv.types import MOST_OF_TWO
 
 _LOW, _HIGH = -(2**15), 2**15 - 1
 

@@ -24,12 +24,13 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.direct.shape import GROUP_BITS, TAP_BITS, DirectShape
-from leanconv.algorithms.magnitudes import TWO, exceeding
+from leanconv.algorithms.magnitudes import exceeding
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import RegisterTile
 from leanconv.kernels.packing import copied
 from leanconv.spec.format import ceil_div
+from leanconv.types import MOST_OF_TWO
 
 
 def fitting_weights(w: np.ndarray) -> np.ndarray:
@@ -37,9 +38,9 @@ def fitting_weights(w: np.ndarray) -> np.ndarray:
     flat = w.reshape(*w.shape[:2], -1)
     even = np.pad(flat, ((0, 0), (0, w.shape[1] % 2), (0, 0)))
     first, second = even[:, ::2], even[:, 1::2]
-    held = np.where(first > 0, TWO - second.astype(np.int16), -TWO - second.astype(np.int16))
+    most = np.where(first > 0, MOST_OF_TWO, -MOST_OF_TWO)
     fitting = flat.copy()
-    fitting[:, ::2] = np.where(exceeding(even)[:, ::2], held, first)
+    fitting[:, ::2] = np.where(exceeding(even)[:, ::2], most - second, first)
     found: np.ndarray = fitting.reshape(w.shape)
     return found
 
