@@ -7,8 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from leanconv.algorithms.direct.kernel import DirectConv
+from leanconv.algorithms.fused.kernel import FusedChain
+from leanconv.algorithms.fused.stream import BlockStream
 from leanconv.algorithms.parameters import Choice
+from leanconv.codegen.dot import fitting_lanes
 from leanconv.codegen.host import host
+from leanconv.codegen.lowered import Lowered
 from leanconv.graph.ir import Graph
 from leanconv.operators import NodeContext
 from leanconv.operators.chains import BLOCK_CHAIN, CONV_CHAIN
@@ -16,7 +21,7 @@ from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target, preset
 from leanconv.types import INT8, UINT8, DType
 from support.code_chains import CodeNet
-from support.integer_conv import runnable
+from support.integer_conv import runnable, some_exceeding
 from support.nodes import run_lowered
 
 # Input, channels between and after, and the rest.
@@ -72,18 +77,25 @@ def run(
     cuts: tuple[float, ...] = (0.4,),
 ) -> dict[Choice, np.ndarray]:
     """What each choice of the one node computes."""
+    machine = None if target is host() else target
+    lowered, formats = all_lowered(graph, target, plain)
+    return {
+        choice: run_lowered(each, graph, formats, values, machine, cuts)
+        for choice, each in lowered.items()
+    }
+
+
+def all_lowered(
+    graph: Graph, target: Target, plain: bool = False
+) -> tuple[dict[Choice, Lowered], dict[str, Format]]:
+    """The calls of each choice of the one node, and the formats of values."""
     (node,) = graph.nodes
     form = Format(target.channel_block(UINT8))
     formats = dict.fromkeys((*graph.inputs, *graph.outputs), form)
     formats |= {"x": PLAIN} if plain else {}
     context = NodeContext(node, graph, formats, target)
     operator = BLOCK_CHAIN if node.op == "BlockChain" else CONV_CHAIN
-    found = {}
-    for choice in operator.choices(context):
-        lowered = operator.lower(context, choice)
-        machine = None if target is host() else target
-        found[choice] = run_lowered(lowered, graph, formats, values, machine, cuts)
-    return found
+    return {each: operator.lower(context, each) for each in operator.choices(context)}, formats
 
 
 # What depends on the codes' type: their dot products, and numbers beside the image. The other
@@ -219,3 +231,64 @@ def test_mobile_blocks_of_codes_need_few_bytes() -> None:
         found = [BLOCK_CHAIN.lower(context, each) for each in BLOCK_CHAIN.choices(context)]
         assert all(not lowered.temporaries for lowered in found)
         assert min(lowered.calls[0].kernel.scratch_bytes for lowered in found) < 64 * 1024
+
+
+without_vnni = pytest.mark.parametrize(
+    "target", [each for each in runnable() if fitting_lanes(each.values[0])]
+)
+
+
+def let_some_exceed(net: CodeNet) -> None:
+    """Give the dense convolutions weights of which few neighbours are too much for 16 bits."""
+    for number, (name, w) in enumerate(net.constants.items()):
+        if w.ndim == 4 and w.shape[1] > 1:
+            net.constants[name] = some_exceeding(w.shape, number)
+
+
+def excess_of(kernel: FusedChain | BlockStream) -> list[int]:
+    """Vectors of what exceeds, of each dense convolution that multiplies bytes."""
+    blocks = kernel.blocks if isinstance(kernel, BlockStream) else (kernel.block,)
+    stages = (stage for block in blocks for stage in block.stages.values())
+    return [s.excess for s in stages if isinstance(s, DirectConv) and s.way == "bytes"]
+
+
+@pytest.mark.drawn
+@without_vnni
+@pytest.mark.parametrize("dtype", [UINT8, INT8], ids=str)
+@pytest.mark.parametrize("name", ["residual", "stride 2", "no expansion", "stem", "border"])
+def test_blocks_add_what_exceeds(name: str, dtype: DType, target: Target) -> None:
+    net, output = net_of(name, dtype)
+    let_some_exceed(net)
+    graph, expected = net.fused(output), net.expected(output)
+    assert len(np.unique(expected)) > 20
+    for choice, codes in run(graph, net.values(), target).items():
+        np.testing.assert_array_equal(codes, expected, err_msg=str(choice))
+    for choice, lowered in all_lowered(graph, target)[0].items():
+        if choice.algorithm != "layers" and name != "stem":  # of that a quarter exceeds
+            assert any(excess_of(lowered.calls[0].kernel)), choice
+
+
+@pytest.mark.drawn
+@without_vnni
+@pytest.mark.parametrize("name", ["mobile", "separable", "tables"])
+def test_streams_of_blocks_add_what_exceeds(name: str, target: Target) -> None:
+    net, output = stream_of(name)
+    let_some_exceed(net)
+    graph, plain = net.fused(output, merged=True), net.types["x"].shape[1] < 5
+    for choice, codes in run(graph, net.values(), target, plain).items():
+        np.testing.assert_array_equal(codes, net.expected(output), err_msg=str(choice))
+    for lowered in all_lowered(graph, target, plain)[0].values():
+        assert sum(map(bool, excess_of(lowered.calls[0].kernel))) > 1
+
+
+@without_vnni
+@pytest.mark.parametrize("extreme", [-128, 127])
+def test_blocks_widen_where_all_exceeds(extreme: int, target: Target) -> None:
+    net, output = net_of("residual", UINT8)
+    dense = {name: w for name, w in net.constants.items() if w.ndim == 4 and w.shape[1] > 1}
+    net.constants |= {name: np.full_like(w, extreme) for name, w in dense.items()}
+    graph = net.fused(output)
+    for choice, codes in run(graph, net.values(), target).items():
+        np.testing.assert_array_equal(codes, net.expected(output), err_msg=str(choice))
+    for choice, lowered in all_lowered(graph, target)[0].items():
+        assert choice.algorithm == "layers" or not excess_of(lowered.calls[0].kernel)

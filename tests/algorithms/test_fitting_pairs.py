@@ -13,24 +13,21 @@ from leanconv.codegen.dot import fitting_lanes
 from leanconv.spec import ConvSpec
 from leanconv.target import Target, preset
 from leanconv.types import INT32
-from support.integer_conv import SHAPES, U8S8, candidate, check, runnable
+from support.integer_conv import (
+    EXCEEDING,
+    FITTING,
+    SHAPES,
+    U8S8,
+    candidate,
+    check,
+    fitting_pairs,
+    runnable,
+    some_exceeding,
+)
 
-# Two that lie beside each other and fit, by the thinnest margin where they can.
-FITTING = [(64, 64), (127, 1), (1, 127), (128 - 1, -128), (-128, 127), (-128, 0), (-127, -1)]
-EXCEEDING = [(65, 64), (127, 2), (-128, -1), (-64, -65), (127, 127), (-128, -128)]
 NAMES = ("haswell", "skylake-avx512")
 machines = [each.values[0] for each in runnable() if fitting_lanes(each.values[0])]
 targets = pytest.mark.parametrize("target", machines, ids=lambda target: target.name)
-
-
-def weights_of(spec: ConvSpec, seed: int = 5) -> np.ndarray:
-    """Weights whose pairs fit: many at the limits."""
-    random = np.random.default_rng(seed)
-    outputs, inputs, *taps = spec.weight_shape
-    pairs = random.choice(np.array(FITTING, np.int8), (outputs, -(-inputs // 2), *taps))
-    return np.ascontiguousarray(
-        np.moveaxis(pairs, -1, 2).reshape(outputs, -1, *taps)[:, :inputs], np.int8
-    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,7 +80,7 @@ def test_groups_need_pairs_that_fit_wherever_they_begin(target: Target) -> None:
 @pytest.mark.parametrize("text", SHAPES[1:-1])
 def test_sums_at_the_limits_are_exact(text: str, target: Target) -> None:
     spec = ConvSpec.parse(text, precision=U8S8, bias=True)
-    w, random = weights_of(spec), np.random.default_rng(2)
+    w, random = fitting_pairs(spec.weight_shape), np.random.default_rng(2)
     (use,) = candidate(spec, target, w=w).kernels
     assert isinstance(use.kernel, DirectConv)
     assert use.kernel.way == "bytes"
@@ -110,14 +107,7 @@ def test_depthwise_sums_of_narrow_weights_are_exact(target: Target) -> None:
 @pytest.mark.parametrize("text", SHAPES[1:-1])
 def test_what_exceeds_is_added_exactly(text: str, target: Target) -> None:
     spec = ConvSpec.parse(text, precision=U8S8, bias=True)
-    w, random = weights_of(spec), np.random.default_rng(7)
-    outputs, inputs, *taps = w.shape
-    for output, channel in np.argwhere(
-        random.random((outputs, inputs - 1)) < 0.002 * np.prod(taps)
-    ):
-        first, place = channel // 2 * 2, tuple(random.integers(0, taps))
-        w[(output, slice(first, first + 2), *place)] = EXCEEDING[random.integers(0, len(EXCEEDING))]
-    w[0, :2, -1] = 127
+    w, random = some_exceeding(spec.weight_shape), np.random.default_rng(8)
     (use,) = candidate(spec, target, w=w).kernels
     assert isinstance(use.kernel, DirectConv)
     found = PairTraits.of(w, target.lanes(INT32)).excess

@@ -45,6 +45,9 @@ SHAPES = [
     "mb2ic40ih9iw7oc24oh6ow7kh4kw1",  # one tap wide: rows are merged
     "g2ic32ih5iw6oc64oh5ow6kh3ph1pw1",
 ]
+# Two that lie beside each other and fit, by the thinnest margin where they can.
+FITTING = [(64, 64), (127, 1), (1, 127), (128 - 1, -128), (-128, 127), (-128, 0), (-127, -1)]
+EXCEEDING = [(65, 64), (127, 2), (-128, -1), (-64, -65), (127, 127), (-128, -128)]
 
 
 def runnable() -> list[Any]:
@@ -137,6 +140,29 @@ def added(dtype: DType, first: bool) -> Quantisation:
     low = int(dtype.low)
     own = ResidualCodes(low + 91, low + 3, low + 250, 0.031, 0.0172, 0.0403, low + 120, first)
     return Quantisation(low + 77, low + 5, low + 255, own)
+
+
+def fitting_pairs(shape: tuple[int, ...], seed: int = 5) -> np.ndarray:
+    """Weights (K, C, taps…) whose pairs fit: many at the limits."""
+    random = np.random.default_rng(seed)
+    outputs, inputs, *taps = shape
+    pairs = random.choice(np.array(FITTING, np.int8), (outputs, -(-inputs // 2), *taps))
+    return np.ascontiguousarray(
+        np.moveaxis(pairs, -1, 2).reshape(outputs, -1, *taps)[:, :inputs], np.int8
+    )
+
+
+def some_exceeding(shape: tuple[int, ...], seed: int = 7) -> np.ndarray:
+    """The same, of which few pairs exceed."""
+    w, random = fitting_pairs(shape), np.random.default_rng(seed)
+    outputs, inputs, *taps = shape
+    for output, channel in np.argwhere(
+        random.random((outputs, inputs - 1)) < 0.002 * np.prod(taps)
+    ):
+        first, place = channel // 2 * 2, tuple(random.integers(0, taps))
+        w[(output, slice(first, first + 2), *place)] = EXCEEDING[random.integers(0, len(EXCEEDING))]
+    w[0, :2, -1] = 127
+    return w
 
 
 def check(

@@ -207,7 +207,7 @@ def _kernel(problem: Problem, target: Target, piece: int) -> DirectConv:
         way=_way(problem, target),
         folded=folds(problem),
     )
-    kernel = _excess(problem, kernel, target)
+    kernel = with_excess(problem, kernel, target)
     if problem.any_size:
         known = len(problem.usual_sizes) > 1
         planned = plan_any_size(kernel, target, problem.weights_from_dram, known)
@@ -239,7 +239,7 @@ def fitting_way(problem: Problem, target: Target) -> Way:
     return "bytes" if fits and takes_bytes(types, target) else way_of(types, target)
 
 
-def _excess(problem: Problem, kernel: DirectConv, target: Target) -> DirectConv:
+def with_excess(problem: Problem, kernel: DirectConv, target: Target) -> DirectConv:
     """The kernel that adds what exceeds in weights behind the others, where that is faster."""
     conv, types = problem.conv, problem.conv.precision
     if not problem.excess or conv.groups > 1 or not takes_bytes(types, target):
@@ -316,11 +316,10 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     candidate = one_kernel_candidate(choice, problem, made, details)
     if not isinstance(made, DirectConv) or not made.excess:
         return candidate
-    from leanconv.algorithms.direct.excess import excess_calls, fitting_weights
+    from leanconv.algorithms.direct.excess import calls_apart
 
     def packing(w: np.ndarray, channels: Mapping[str, np.ndarray]) -> dict[str, list[PackCall]]:
-        fitting = fitting_weights(w)
-        return {**candidate.packing(fitting, channels), **excess_calls(made, w, fitting)}
+        return {**candidate.packing(w, channels), **calls_apart(made, w)}
 
     return replace(candidate, packing=packing, of_values=True)
 

@@ -45,15 +45,9 @@ def fitting_weights(w: np.ndarray) -> np.ndarray:
     return found
 
 
-def excess_calls(
-    kernel: DirectShape, w: np.ndarray, fitting: np.ndarray
-) -> dict[str, list[PackCall]]:
-    """Return the calls that pack what exceeds.
-
-    Args:
-        kernel: the convolution.
-        w, fitting: weights (K, C, taps…), and those that fit.
-    """
+def calls_apart(kernel: DirectShape, w: np.ndarray) -> dict[str, list[PackCall]]:
+    """Return the calls that pack weights (K, C, taps…) that fit, what exceeds, and its places."""
+    fitting = fitting_weights(w)
     lanes, group, taps = kernel.lanes, kernel.dot_group, kernel.conv.window.kernel
     left = (w - fitting).reshape(*w.shape[:2], -1)
     rest = -len(w) % lanes, kernel.packed_inputs - kernel.conv.inputs
@@ -69,7 +63,8 @@ def excess_calls(
     firsts = np.concatenate([[0], np.cumsum(found.sum(axis=2).reshape(-1))])
     assert firsts[-1] == kernel.excess, f"{firsts[-1]} vectors that exceed"
     numbers = np.concatenate([firsts, places]).astype(np.int32)
-    return {"excess": copied(steps[found]), "places": copied(numbers)}
+    apart = {"excess": copied(steps[found]), "places": copied(numbers)}
+    return {"w": kernel.weight_calls(fitting), **apart}
 
 
 def add_excess(

@@ -347,6 +347,11 @@ class DirectShape(PackedConv):
         return found
 
     @property
+    def packing(self) -> Hashable:
+        """Channels, taps, the width of a panel; whether some of the weights is packed apart."""
+        return (super().packing, self.excess) if self.excess else super().packing
+
+    @property
     def constant_bytes(self) -> dict[str, int]:
         """Those of all, and what exceeds of weights, with its places."""
         found = super().constant_bytes

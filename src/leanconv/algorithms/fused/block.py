@@ -261,8 +261,8 @@ class BlockKernels:
             + tuple(
                 f"{stage}.{operand}"
                 for stage, kernel in self.stages.items()
-                for operand in ("w", *kernel.conv.epilogue.operands)
-                if operand != "residual"
+                for operand in kernel.operands
+                if operand not in ("x", "residual", "y")
             )
             + tuple(f"{stage}.table" for stage in self.tables)
         )

@@ -7,7 +7,7 @@ from math import prod
 
 from leanconv.algorithms.common.conv import with_conv
 from leanconv.algorithms.depthwise.algorithm import depthwise_kernel
-from leanconv.algorithms.direct.algorithm import fitting_way, folds
+from leanconv.algorithms.direct.algorithm import fitting_way, folds, with_excess
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.direct.plan import tile_work
 from leanconv.algorithms.fused.block import (
@@ -286,6 +286,7 @@ def _dense(problem: Problem, target: Target) -> DirectConv:
         way=fitting_way(problem, target),
         folded=folds(problem),
     )
+    kernel = with_excess(problem, kernel, target)
     tile = _tile(target, _columns(problem), kernel)
     lanes = kernel.dot_group == 1 and by_lane(target, tile.rows, tile.vectors)
     return replace(kernel, tile=tile, by_lane=lanes)

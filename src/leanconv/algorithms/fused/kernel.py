@@ -18,6 +18,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 
+from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.fused.block import BlockKernels
 from leanconv.algorithms.fused.rows import BlockRows, Rows, no_rows
 from leanconv.codegen.dot import fma
@@ -189,7 +190,12 @@ def pack_part(
         given = constants[number](kernel.code_shift)
         w = given["w"][outputs][:, inputs]
         shaped = w.reshape(*w.shape[:2], *kernel.conv.window.kernel)
-        calls[f"{name}.w"] = kernel.weight_calls(shaped)
+        weights = {"w": kernel.weight_calls(shaped)}
+        if isinstance(kernel, DirectConv) and kernel.excess:
+            from leanconv.algorithms.direct.excess import calls_apart  # for few machines alone
+
+            weights = calls_apart(kernel, shaped)
+        calls |= {f"{name}.{operand}": made for operand, made in weights.items()}
         if name in block.tables:
             calls[f"{name}.table"] = copied(given["table"])
         for operand in kernel.conv.epilogue.operands:
