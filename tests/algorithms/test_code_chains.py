@@ -21,7 +21,7 @@ from leanconv.spec import PLAIN, Activation, Format
 from leanconv.target import Target, preset
 from leanconv.types import INT8, UINT8, DType
 from support.code_chains import CodeNet
-from support.integer_conv import runnable, some_exceeding
+from support.integer_conv import runnable, some_exceeding, some_fours_exceeding
 from support.nodes import run_lowered
 
 # Input, channels between and after, and the rest.
@@ -238,47 +238,50 @@ without_vnni = pytest.mark.parametrize(
 )
 
 
-def let_some_exceed(net: CodeNet) -> None:
-    """Give the dense convolutions weights of which few neighbours are too much for 16 bits."""
+def let_some_exceed(net: CodeNet, way: str) -> None:
+    """Give the dense convolutions weights of which few are too much for sums in 16 bits."""
+    drawn = {"bytes": some_exceeding, "fours": some_fours_exceeding}[way]
     for number, (name, w) in enumerate(net.constants.items()):
         if w.ndim == 4 and w.shape[1] > 1:
-            net.constants[name] = some_exceeding(w.shape, number)
+            net.constants[name] = drawn(w.shape, number)
 
 
-def excess_of(kernel: FusedChain | BlockStream) -> list[int]:
-    """Vectors of what exceeds, of each dense convolution that multiplies bytes."""
+def excess_of(kernel: FusedChain | BlockStream, way: str) -> list[int]:
+    """Vectors of what exceeds, of each dense convolution that adds up products so."""
     blocks = kernel.blocks if isinstance(kernel, BlockStream) else (kernel.block,)
     stages = (stage for block in blocks for stage in block.stages.values())
-    return [s.excess for s in stages if isinstance(s, DirectConv) and s.way == "bytes"]
+    return [s.excess for s in stages if isinstance(s, DirectConv) and s.way == way]
 
 
 @pytest.mark.drawn
 @without_vnni
 @pytest.mark.parametrize("dtype", [UINT8, INT8], ids=str)
 @pytest.mark.parametrize("name", ["residual", "stride 2", "no expansion", "stem", "border"])
-def test_blocks_add_what_exceeds(name: str, dtype: DType, target: Target) -> None:
+@pytest.mark.parametrize("way", ["bytes", "fours"])
+def test_blocks_add_what_exceeds(way: str, name: str, dtype: DType, target: Target) -> None:
     net, output = net_of(name, dtype)
-    let_some_exceed(net)
+    let_some_exceed(net, way)
     graph, expected = net.fused(output), net.expected(output)
     assert len(np.unique(expected)) > 20
     for choice, codes in run(graph, net.values(), target).items():
         np.testing.assert_array_equal(codes, expected, err_msg=str(choice))
     for choice, lowered in all_lowered(graph, target)[0].items():
         if choice.algorithm != "layers" and name != "stem":  # of that a quarter exceeds
-            assert any(excess_of(lowered.calls[0].kernel)), choice
+            assert any(excess_of(lowered.calls[0].kernel, way)), choice
 
 
 @pytest.mark.drawn
 @without_vnni
 @pytest.mark.parametrize("name", ["mobile", "separable", "tables"])
-def test_streams_of_blocks_add_what_exceeds(name: str, target: Target) -> None:
+@pytest.mark.parametrize("way", ["bytes", "fours"])
+def test_streams_of_blocks_add_what_exceeds(way: str, name: str, target: Target) -> None:
     net, output = stream_of(name)
-    let_some_exceed(net)
+    let_some_exceed(net, way)
     graph, plain = net.fused(output, merged=True), net.types["x"].shape[1] < 5
     for choice, codes in run(graph, net.values(), target, plain).items():
         np.testing.assert_array_equal(codes, net.expected(output), err_msg=str(choice))
     for lowered in all_lowered(graph, target, plain)[0].values():
-        assert sum(map(bool, excess_of(lowered.calls[0].kernel))) > 1
+        assert sum(map(bool, excess_of(lowered.calls[0].kernel, way))) > 1
 
 
 @without_vnni
@@ -291,4 +294,4 @@ def test_blocks_widen_where_all_exceeds(extreme: int, target: Target) -> None:
     for choice, codes in run(graph, net.values(), target).items():
         np.testing.assert_array_equal(codes, net.expected(output), err_msg=str(choice))
     for choice, lowered in all_lowered(graph, target)[0].items():
-        assert choice.algorithm == "layers" or not excess_of(lowered.calls[0].kernel)
+        assert choice.algorithm == "layers" or not excess_of(lowered.calls[0].kernel, "bytes")

@@ -9,13 +9,16 @@ import pytest
 
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.magnitudes import PairTraits
+from leanconv.algorithms.problem import Excess
 from leanconv.codegen.dot import fitting_lanes
 from leanconv.spec import ConvSpec
 from leanconv.target import Target, preset
 from leanconv.types import INT32
 from support.integer_conv import (
     EXCEEDING,
+    EXCEEDING_FOURS,
     FITTING,
+    FITTING_FOURS,
     SHAPES,
     U8S8,
     candidate,
@@ -23,6 +26,7 @@ from support.integer_conv import (
     fitting_pairs,
     runnable,
     some_exceeding,
+    some_fours_exceeding,
 )
 
 NAMES = ("haswell", "skylake-avx512")
@@ -47,10 +51,10 @@ def test_the_largest_sums_decide(pair: tuple[int, int]) -> None:
     w = np.zeros((3, 5, 2), np.int8)
     w[1, 2:4, 1] = pair
     found = PairTraits.of(w, 8)
-    assert found == PairTraits(0 if fits else 1, fits, False) or found.narrow
+    assert found == PairTraits(Excess(0, 0) if fits else Excess(1), fits, False) or found.narrow
     w[1, 3:5, 0] = pair  # of two groups
     found = PairTraits.of(w, 8)
-    assert found.excess == (0 if fits else 1)
+    assert found.excess.twos == (0 if fits else 1)
     assert found.neighbours == fits
 
 
@@ -58,9 +62,9 @@ def test_vectors_of_groups_are_counted() -> None:
     w = np.zeros((19, 9, 3, 3), np.int8)
     for output, channel in ((0, 0), (7, 2), (8, 0), (18, 6)):
         w[output, channel : channel + 2, 1, 2] = 100
-    assert [PairTraits.of(w, lanes).excess for lanes in (8, 16)] == [3, 2]
+    assert [PairTraits.of(w, lanes).excess for lanes in (8, 16)] == [Excess(3), Excess(2)]
     assert not PairTraits.of(w, 8).neighbours
-    assert PairTraits.of(np.clip(w, -64, 64), 8) == PairTraits(0, True, True)
+    assert PairTraits.of(np.clip(w, -64, 64), 8) == PairTraits(Excess(0, 0), True, True)
 
 
 @targets
@@ -68,10 +72,10 @@ def test_groups_need_pairs_that_fit_wherever_they_begin(target: Target) -> None:
     w = np.zeros((4, 4, 1, 1), np.int8)
     w[:, 1:3] = 100
     found = PairTraits.of(w, 8)
-    assert found.excess_in(1, 4) == 0
+    assert found.excess_in(1, 4) == Excess(0, 0)
     assert found.excess_in(4, 4) is None
     for groups in (1, 4):
-        assert PairTraits.of(w[:, :1] + np.int8(64), 8).excess_in(groups, 1) == 0
+        assert PairTraits.of(w[:, :1] + np.int8(64), 8).excess_in(groups, 1) == Excess(0)
         assert PairTraits.of(w[:, :1] + np.int8(65), 8).excess_in(groups, 1) is None
 
 
@@ -110,11 +114,44 @@ def test_what_exceeds_is_added_exactly(text: str, target: Target) -> None:
     w, random = some_exceeding(spec.weight_shape), np.random.default_rng(8)
     (use,) = candidate(spec, target, w=w).kernels
     assert isinstance(use.kernel, DirectConv)
-    found = PairTraits.of(w, target.lanes(INT32)).excess
+    found = PairTraits.of(w, target.lanes(INT32)).excess.twos
     assert found
     rare = found * 32 <= 0.2 * w.size  # where outputs and channels fill vectors
     assert use.kernel.excess == found or not rare
     assert use.kernel.way == "bytes" or not rare
+    bias = random.integers(-1000, 1000, spec.out_channels, np.int32)
+    for codes in ([255], [0, 255], range(256)):
+        x = random.choice(np.array(codes, np.uint8), spec.input_shape)
+        check(spec, target, x, w, bias)
+
+
+@pytest.mark.parametrize("four", FITTING_FOURS + EXCEEDING_FOURS)
+def test_the_largest_sums_of_four_decide(four: tuple[int, ...]) -> None:
+    up, down = 255 * sum(w for w in four if w > 0), 255 * sum(w for w in four if w < 0)
+    fits = down >= -(2**15) and up < 2**15
+    assert fits == (four in FITTING_FOURS)
+    w = np.zeros((3, 21, 2), np.int8)
+    w[1, [10, 11, 14, 15], 1] = four
+    assert PairTraits.of(w, 8).excess == Excess(0, 0 if fits else 1)
+    w[2, [16, 17, 20], 1] = four[:3]  # of two groups, the second one not whole
+    w[0, [4, 5, 8, 9], 0] = four  # of two groups that are not added up together
+    assert PairTraits.of(w, 8).excess.fours == (0 if fits else 1 + (sum(map(abs, four[:3])) > 128))
+
+
+@pytest.mark.drawn
+@targets
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.02])
+@pytest.mark.parametrize("text", SHAPES[1:-1])
+def test_sums_of_four_are_exact(text: str, share: float, target: Target) -> None:
+    spec = ConvSpec.parse(text, precision=U8S8, bias=True)
+    w, random = some_fours_exceeding(spec.weight_shape, 4, share), np.random.default_rng(8)
+    (use,) = candidate(spec, target, w=w).kernels
+    assert isinstance(use.kernel, DirectConv)
+    found = PairTraits.of(w, target.lanes(INT32)).excess
+    assert found.twos == 0
+    fours = spec.groups == 1 and w.shape[1] > 4 and (not share or use.kernel.way == "fours")
+    assert use.kernel.way == ("fours" if fours else "bytes")
+    assert use.kernel.excess == (found.fours if fours else 0)
     bias = random.integers(-1000, 1000, spec.out_channels, np.int32)
     for codes in ([255], [0, 255], range(256)):
         x = random.choice(np.array(codes, np.uint8), spec.input_shape)

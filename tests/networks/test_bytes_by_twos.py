@@ -33,7 +33,9 @@ print(json.dumps(str(text)))
 
 
 def weights(random: np.random.Generator, shape: tuple[int, ...], exceeding: float) -> np.ndarray:
-    """Weights of 7 bits, with some pairs of -128 or 127 beside each other."""
+    """Weights of 7 bits, with some pairs of -128 or 127 beside each other; below 0: all ± 64."""
+    if exceeding < 0:
+        return random.choice(np.array([-64, 64], np.int8), shape)
     w = np.clip(np.rint(random.laplace(0, 14, shape)), -64, 63).astype(np.int8)
     if shape[1] > 1:
         first = w[:, : shape[1] // 2 * 2 : 2]
@@ -57,7 +59,8 @@ def network(dtype: np.dtype, size: tuple[int | str, int | str]) -> bytes:
         (48, 1, 1, 1, 0.3),
         (72, 1, 1, 1, 0.01),
         (24, 3, 1, 2, 0.0),
-        (24, 1, 2, 1, 0.0),
+        (24, 1, 2, 1, -1),
+        (48, 1, 1, 1, 0.0),
     ]
     name, channels = "x", 3
     for number, (outputs, taps, stride, groups, exceeding) in enumerate(layers):
@@ -103,6 +106,7 @@ def test_forms_of_a_network_have_the_same_bits(dtype: type, tmp_path: Path) -> N
     assert made.returncode == 0, made.stderr
     text = json.loads(made.stdout)
     assert "direct (bytes by twos)" in text
+    assert "direct (bytes by fours" in text
     assert "% exceed)" in text
     assert "by direct," in text  # of too many that exceed
     expected = lc.load(network(np.dtype(dtype), (37, 45)))(x)

@@ -48,6 +48,9 @@ SHAPES = [
 # Two that lie beside each other and fit, by the thinnest margin where they can.
 FITTING = [(64, 64), (127, 1), (1, 127), (128 - 1, -128), (-128, 127), (-128, 0), (-127, -1)]
 EXCEEDING = [(65, 64), (127, 2), (-128, -1), (-64, -65), (127, 127), (-128, -128)]
+# Of two groups, two that lie beside each other of each.
+FITTING_FOURS = [(32, 32, 32, 32), (64, 64, 0, 0), (127, -128, 1, 0), (-64, -64, 127, 1)]
+EXCEEDING_FOURS = [(64, 64, 1, 0), (64, 64, 64, 64), (-128, 127, -1, -1), (-128, 0, 0, -128)]
 
 
 def runnable() -> list[Any]:
@@ -163,6 +166,19 @@ def some_exceeding(shape: tuple[int, ...], seed: int = 7) -> np.ndarray:
         w[(output, slice(first, first + 2), *place)] = EXCEEDING[random.integers(0, len(EXCEEDING))]
     w[0, :2, -1] = 127
     return w
+
+
+def some_fours_exceeding(shape: tuple[int, ...], seed: int = 7, share: float = 0.002) -> np.ndarray:
+    """Weights (K, C, taps…) of which all pairs fit, and few fours do not: many at the limits."""
+    random = np.random.default_rng(seed)
+    outputs, inputs, *taps = shape
+    places = outputs, -(-inputs // 8), 2, *taps
+    fours = random.choice(np.array(FITTING_FOURS), places)
+    few = random.random(places) < share
+    few[0, 0, 0, ..., -1:] = share > 0
+    fours[few] = random.choice(np.array(EXCEEDING_FOURS), int(few.sum()))
+    fours = np.moveaxis(fours.reshape(*places, 2, 2), (-2, -1), (2, 4))  # group, pair, of the pair
+    return np.ascontiguousarray(fours.reshape(outputs, -1, *taps)[:, :inputs], np.int8)
 
 
 def check(

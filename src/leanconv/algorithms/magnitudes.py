@@ -29,18 +29,28 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from leanconv.algorithms.problem import Problem, products, walk_steps
+from leanconv.algorithms.problem import Excess, Problem, products, walk_steps
 from leanconv.graph.edit import release_read
 from leanconv.graph.factors import LEAST_TAPS, Factors, factors_of
 from leanconv.graph.ir import number_of
 from leanconv.graph.zeros import LEAST, MOST_PIXELS, Known, Zeros, known, zeros_of
 from leanconv.records import dataclass, replace
-from leanconv.types import FLOAT32, HALVES, INT8, MOST_OF_TWO, UINT8, DType, Precision, as_dtype
+from leanconv.types import (
+    FLOAT32,
+    HALVES,
+    INT8,
+    MOST_OF_TWO,
+    UINT8,
+    DType,
+    Precision,
+    as_dtype,
+)
 
 # Bits that are distinguished: those that tiles of Winograd leave (`leanconv.winograd.variants`).
 # Layers that differ in nothing else share what is chosen for them.
 _TOLD_APART = (26, 28, 30, 32)
-_GROUP = 4  # weights
+_GROUP, FOURS = 4, 8  # weights of a group, and of two
+_FEW = 1 / 3  # of the vectors of two groups that may exceed where it is of interest how many do
 
 
 def sum_bits(w: np.ndarray, codes: DType) -> int:
@@ -63,17 +73,17 @@ def sum_bits(w: np.ndarray, codes: DType) -> int:
 
 @dataclass(frozen=True)
 class PairTraits:
-    """Which weights may be multiplied by unsigned bytes with sums of two products in int16.
+    """Which weights may be multiplied by unsigned bytes with sums of products in int16.
 
-    Two of one sign that are together `types.MOST_OF_TWO` at most.
+    Two of one sign that are together `types.MOST_OF_TWO` at most; or four of one sign.
 
     Attributes:
-        excess: vectors of groups of four input channels in which two neighbours are more.
+        excess: of groups of four input channels, and of two groups from an even one on.
         neighbours: whether no neighbours are more, wherever a group begins.
         narrow: whether no two weights are more.
     """
 
-    excess: int
+    excess: Excess
     neighbours: bool
     narrow: bool
 
@@ -81,30 +91,35 @@ class PairTraits:
     def of(w: np.ndarray, lanes: int) -> PairTraits:
         """The traits of int8 weights (K, C/g, taps…), with `lanes` outputs in a vector."""
         w = w.reshape(*w.shape[:2], -1)
-        if not w.size or (2 * int(w.min()) >= -MOST_OF_TWO and 2 * int(w.max()) <= MOST_OF_TWO):
-            return PairTraits(0, True, True)
-        excess, neighbours = 0, True
+        most = 2 * max(-int(w.min(initial=0)), int(w.max(initial=0)))
+        if 2 * most <= MOST_OF_TWO:
+            return PairTraits(Excess(0, 0), True, True)
+        twos, fours, neighbours, seen = 0, 0, True, 0
         step = lanes * max(1, _PIECE // max(1, lanes * w[0].size))
         for first in range(0, len(w), step):
             part = w[first : first + step]
-            rest = -part.shape[1] % _GROUP
-            bad = exceeding(np.pad(part, ((0, -len(part) % lanes), (0, rest), (0, 0))))
-            groups = bad[:, ::2].reshape(-1, lanes, bad.shape[1] // _GROUP + 1, 2, w.shape[2])
-            excess += int(groups.any(axis=(1, 3)).sum())
-            neighbours = neighbours and not bad.any()
+            part = np.pad(part, ((0, -len(part) % lanes), (0, -part.shape[1] % FOURS), (0, 0)))
+            vectors = part.shape[0] // lanes, lanes
+            if most > MOST_OF_TWO:
+                bad = exceeding(part)
+                neighbours = neighbours and not bad.any()
+                groups = bad[:, ::2].reshape(*vectors, part.shape[1] // _GROUP, 2, -1)
+                twos += int(groups.any(axis=(1, 3)).sum())
+            if not twos and fours <= _FEW * seen:
+                found = fours_exceeding(part).reshape(*vectors, -1).any(axis=1)
+                fours, seen = fours + int(found.sum()), seen + found.size
         release_read(w)
-        return PairTraits(excess, neighbours, narrow=False)
+        known = not twos and fours <= _FEW * seen
+        return PairTraits(Excess(twos, fours if known else None), neighbours, most <= MOST_OF_TWO)
 
-    def excess_in(self, groups: int, inputs: int) -> int | None:
-        """Return `excess` for a convolution; of one with groups 0, or None if some pairs exceed.
+    def excess_in(self, groups: int, inputs: int) -> Excess | None:
+        """Return `Problem.excess` for a convolution; with groups None if some pairs exceed.
 
         Weights of one input channel lie beside those of other taps.
         """
-        if inputs == 1:
-            return 0 if self.narrow else None
-        if groups == 1:
+        if groups == 1 != inputs:
             return self.excess
-        return 0 if self.neighbours else None
+        return Excess(0) if (self.narrow if inputs == 1 else self.neighbours) else None
 
 
 def pair_traits(w: np.ndarray, lanes: int) -> PairTraits | None:
@@ -132,6 +147,20 @@ def exceeding(w: np.ndarray) -> np.ndarray:
     down = w - up
     high, low = up[:, :-1] + up[:, 1:], down[:, :-1] + down[:, 1:]
     return np.asarray((high > MOST_OF_TWO) | (low < -MOST_OF_TWO))
+
+
+def fours_exceeding(w: np.ndarray) -> np.ndarray:
+    """Mark two groups of weights (K, C, taps) in which two neighbours of each are too large.
+
+    Returns:
+        Booleans (K, C / 8, taps), if no two neighbours are too large.
+    """
+    up = np.maximum(w, 0).view(np.uint8)
+    found = False
+    for part in (up, up - w.view(np.uint8)):  # of positive weights, and of the others without sign
+        twos = (part[:, ::2] + part[:, 1::2]).reshape(len(w), -1, 4, w.shape[2])
+        found = found | (twos[:, :, :2] > MOST_OF_TWO - twos[:, :, 2:])
+    return np.asarray(np.any(found, axis=2))
 
 
 def alike(w: np.ndarray) -> int:

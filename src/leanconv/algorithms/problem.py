@@ -59,6 +59,20 @@ def storage_error(precision: Precision) -> float:
 
 
 @dataclass(frozen=True)
+class Excess:
+    """How many vectors of groups of weights exceed int16, their products by unsigned bytes added.
+
+    Attributes:
+        twos: in which two neighbours may.
+        fours: of two groups, in which two neighbours of each may; None where some `twos` do, where
+            more than a third would, or where that is not known.
+    """
+
+    twos: int
+    fours: int | None = None
+
+
+@dataclass(frozen=True)
 class Problem:
     """A convolution for which an algorithm is chosen, and all else that decides that.
 
@@ -78,8 +92,8 @@ class Problem:
             that is not known, or weights are data.
         sum_bits: bits, the sign counted, that every sum of products of codes has (`magnitudes`);
             32 where the weights are not known.
-        excess: vectors of groups of weights two of which may overflow int16 where the machine adds
-            up products of bytes by twos; None where that is not known (`magnitudes.PairTraits`).
+        excess: of weights whose products a machine may add up in 16 bits; None where that is not
+            known (`magnitudes.PairTraits`).
         folds_shift: whether there is a bias to which the planner adds the correction for a kernel's
             shift of the codes (`GroupedConv.code_shift`).
         weights_change: whether each run packs the weights, which are data: methods that transform
@@ -99,7 +113,7 @@ class Problem:
     zeros: Zeros | None = None
     factors: Factors | None = None
     sum_bits: int = 32
-    excess: int | None = None
+    excess: Excess | None = None
     folds_shift: bool = False
     weights_change: bool = False
     propagation: Propagation = Propagation.FORWARD

@@ -25,7 +25,8 @@ Where vdpbf16ps starts no more products than multiply-adds do, halves are multip
 
 pmaddubsw is no row, for it saturates sums of two products. But weights may be such that no such sum
 exceeds int16 (`magnitudes.PairTraits`): then it is the *way* of u8s8, and of s8s8 that is folded,
-on x86 without vpdpbusd, with pmaddwd by ones behind it.
+on x86 without vpdpbusd, with pmaddwd by ones behind it. Where sums of four fit as well, those of
+two groups are added up in 16 bits first, and one pmaddwd serves both.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from leanconv.types import (
     Precision,
 )
 
-Way = Literal["fma", "vnni", "dotprod", "bytes", "pairs", "wasm", "lanes", "brain"]
+Way = Literal["fma", "vnni", "dotprod", "bytes", "fours", "pairs", "wasm", "lanes", "brain"]
 Parts = tuple[Value, ...]  # an operand, prepared once for all products that it is a factor of
 
 # x, w and sums: how many elements are a group.
@@ -67,7 +68,9 @@ _INSTRUCTIONS: Mapping[Way, Mapping[tuple[DType, DType], str]] = {
     "brain": {(BFLOAT16, BFLOAT16): "x86.avx512bf16.dpbf16ps"},
     "dotprod": {(INT8, INT8): "aarch64.neon.sdot", (UINT8, UINT8): "aarch64.neon.udot"},
     "bytes": {(UINT8, INT8): "x86"},
+    "fours": {(UINT8, INT8): "x86"},
 }
+_FOURS = 2  # groups whose products are added up together
 _CODES = Precision(UINT8, INT8, INT32, INT32)
 _PAIR = 2  # elements of a group of bfloat16
 _OTHER_SIGN: Mapping[DType, DType] = {UINT8: INT8, INT8: UINT8}
@@ -88,8 +91,9 @@ class Dot:
         accumulate: type of the sums.
         group: elements whose products are added up in one lane.
         way: `"fma"`; `"vnni"`, `"dotprod"`, `"brain"`: one instruction for a group; `"bytes"`:
-            pmaddubsw, whose sums of two fit; `"pairs"`: pmaddwd of 16 bits; `"wasm"`: the same by
-            WebAssembly's name; `"lanes"`: every element widened to a lane.
+            pmaddubsw, whose sums of two fit; `"fours"`: of two groups, whose sums of four fit;
+            `"pairs"`: pmaddwd of 16 bits; `"wasm"`: the same by WebAssembly's name; `"lanes"`:
+            every element widened to a lane.
         folded: whether the sums begin with what a shift of `a` adds, so that nothing is taken off.
     """
 
@@ -133,9 +137,11 @@ class Dot:
         return parts
 
     def add(self, e: Function, acc: Value, a: Parts, b: Parts) -> Value:
-        """The sums with one more group of products."""
+        """The sums with one more group of products, or as many as `together`."""
         if self.way == "fma":
             return e.fma(a[0], b[0], acc)
+        if self.way in ("bytes", "fours"):
+            return _added_bytes(e, acc, a, b)
         if self.way in _INSTRUCTIONS:
             acc = self._grouped(e, acc, a[0], b[0])
             return acc - b[1] if self.shifted and not self.folded else acc
@@ -154,6 +160,11 @@ class Dot:
         return words ^ _HIGHEST_BITS if self.shifted else words
 
     @property
+    def together(self) -> int:
+        """Groups whose parts one product may take, those of each one after the other."""
+        return _FOURS if self.way == "fours" else 1
+
+    @property
     def shifted(self) -> bool:
         """True if the instruction takes `a` of the other sign."""
         return self.way in _INSTRUCTIONS and (self.a, self.b) not in _INSTRUCTIONS[self.way]
@@ -164,12 +175,7 @@ class Dot:
         return (128 if self.a == INT8 else -128) if self.shifted else 0
 
     def _grouped(self, e: Function, acc: Value, a: Value, b: Value) -> Value:
-        """The sums with a group of products, by one instruction; of bytes by two."""
-        if self.way == "bytes":
-            lanes = lanes_of(acc.kind)
-            pairs = vector("i16", 2 * lanes)
-            twos = e.intrinsic(f"llvm.x86.{_PMADDUBSW[lanes]}", pairs, a, b)
-            return acc + _pair_sums(e, acc.kind, twos, e.const(pairs, 1))
+        """The sums with a group of products, by one instruction."""
         name = _instruction(self.way, self.a, self.b)
         types = f"{mangled(acc.kind)}.{mangled(a.kind)}"
         if self.way in ("vnni", "brain"):
@@ -189,6 +195,16 @@ class Dot:
             return (e.convert("bitcast", words, elements),)
         pairs = e.convert("bitcast", words, vector("i16", 2 * lanes))
         return _field(e, pairs, dtype, 16, 0), _field(e, pairs, dtype, 16, bits)
+
+
+def _added_bytes(e: Function, acc: Value, a: Parts, b: Parts) -> Value:
+    """The sums with products of bytes, which are added up in 16 bits before."""
+    lanes = lanes_of(acc.kind)
+    kind, name = vector("i16", 2 * lanes), f"llvm.x86.{_PMADDUBSW[lanes]}"
+    sums = e.intrinsic(name, kind, a[0], b[0])
+    for x, w in zip(a[1:], b[1:], strict=True):
+        sums += e.intrinsic(name, kind, x, w)
+    return acc + _pair_sums(e, acc.kind, sums, e.const(kind, 1))
 
 
 def _pair_sums(e: Function, kind: str, a: Value, b: Value) -> Value:
@@ -281,14 +297,15 @@ def dots_per_cycle(
     """
     group, costs = group_of(precision), target.costs
     products = costs.u8s8_products if precision.x.bytes == 1 else costs.s16_products
-    products = costs.u8s8_fitting_products if way == "bytes" else products
+    products = costs.u8s8_fitting_products if way in ("bytes", "fours") else products
     if group == 1 or products is None:
         return target.fma_units
     dot = dot_of(precision, way or way_of(precision, target))
     rate = products / (group * target.lanes(precision.accumulate))
+    rate *= 4 / 3 if way == "fours" else 1  # three products of registers in place of four
     if not dot.shifted:
         return rate
-    if way == "bytes":  # two vectors, three instructions of each
+    if way in ("bytes", "fours"):  # two vectors, three instructions of each
         return rate * 6 / 7
     return rate * 4 / 5 if folded else rate / 2
 

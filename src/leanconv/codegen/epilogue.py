@@ -176,7 +176,7 @@ def packs_columns(
     epilogue: Epilogue, y: Access, way: Way | None, dtype: DType | None, lanes: int
 ) -> bool:
     """Return whether four columns of codes are neighbours that x86 makes bytes of at once."""
-    x86, bytes_ = way in ("vnni", "bytes", "pairs"), dtype in (INT8, UINT8)
+    x86, bytes_ = way in ("vnni", "bytes", "fours", "pairs"), dtype in (INT8, UINT8)
     beside = y.block == y.spatial[2] == lanes
     return bool(epilogue.requantise) and x86 and bytes_ and beside
 

@@ -157,7 +157,7 @@ def multiply_accumulate(
     taken = (a.element, dot.a.llvm), (b.element, dot.b.llvm)
     assert all(loads_as(*each) for each in taken), "addresses of other elements"
     if not loops:
-        _step(e, tile, acc, rows, a, b)
+        _step(e, tile, acc, rows, [(a, b)])
         return
     if tile.by_lane and not fetch:
         loops = _blocks_of_lanes(loops, tile.lanes)
@@ -170,9 +170,14 @@ def multiply_accumulate(
         if tile.by_lane and whole_block and not inner:
             _steps_by_lane(e, tile, acc, rows, a, b, loop.b_stride)
             return
-        for i in range(loop.start, loop.extent):
-            a_i, b_i = a.at(i * loop.a_stride), b.at(i * loop.b_stride)
-            multiply_accumulate(e, tile, acc, rows, a_i, b_i, inner, unroll)
+        indices, together = range(loop.start, loop.extent), 1 if inner else dot.together
+        for first in range(0, len(indices), together):
+            some = indices[first : first + together]
+            places = [(a.at(i * loop.a_stride), b.at(i * loop.b_stride)) for i in some]
+            if inner:
+                multiply_accumulate(e, tile, acc, rows, *places[0], inner, unroll)
+            else:
+                _step(e, tile, acc, rows, places)
         return
     with e.loop(loop.label, loop.extent, [acc], start=loop.start) as index:
         a_i = a.at(index * loop.a_stride)
@@ -207,13 +212,20 @@ def _blocks_of_lanes(loops: Sequence[ReductionLoop], lanes: int) -> Sequence[Red
 
 
 def _step(
-    e: Function, tile: RegisterTile, acc: Carry, rows: Sequence[int], a: Pointer, b: Pointer
+    e: Function,
+    tile: RegisterTile,
+    acc: Carry,
+    rows: Sequence[int],
+    places: Sequence[tuple[Pointer, Pointer]],
 ) -> None:
-    _prefetch(e, tile, a, b)
+    """Emit a step, or several that one product takes together, of A and B at these addresses."""
     dot, kind, vectors = tile.dot, tile.kind, tile.vectors
-    operands = [_operand(e, tile, b, j) for j in range(vectors)]
+    operands: list[Parts] = [()] * vectors
+    for a, b in places:
+        _prefetch(e, tile, a, b)
+        operands = [(*parts, *_operand(e, tile, b, j)) for j, parts in enumerate(operands)]
     for i in rows:
-        x = dot.broadcast(e, tile.row(a, i), kind)
+        x = tuple(part for a, _ in places for part in dot.broadcast(e, tile.row(a, i), kind))
         for slot, operand in enumerate(operands, i * vectors):
             acc[slot] = dot.add(e, acc[slot], x, operand)
 

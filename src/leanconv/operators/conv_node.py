@@ -31,7 +31,7 @@ from leanconv.algorithms.magnitudes import (
     pair_traits,
     sum_bits,
 )
-from leanconv.algorithms.problem import Problem, default_error, half_error
+from leanconv.algorithms.problem import Excess, Problem, default_error, half_error
 from leanconv.codegen.dot import dot_of, fitting_lanes, group_of, takes_bytes, way_of
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access, Window, triple
@@ -151,7 +151,7 @@ def pairs_in(w: np.ndarray, target: Target) -> PairTraits | None:
     return None if lanes is None else pair_traits(w, lanes)
 
 
-def excess_in(node: Node, graph: Graph, target: Target) -> int | None:
+def excess_in(node: Node, graph: Graph, target: Target) -> Excess | None:
     """Return `Problem.excess` of a convolution of codes, its groups not merged."""
     w, groups = graph.constants[node.inputs[1]], node.attributes["group"]
     pairs = pairs_in(w, target)

@@ -119,7 +119,8 @@ def _kernel(problem: Problem, target: Target, any_width: bool) -> DepthwiseConv:
         code = {"any_width": any_width, "one_code": one_code}
         return DepthwiseConv(conv=conv, lanes=lanes, columns=1, rows=1, **code)
     way = way_of(conv.precision, target)
-    if problem.excess == 0 and conv.precision.x == UINT8 and takes_bytes(conv.precision, target):
+    fits = problem.excess is not None and not problem.excess.twos
+    if fits and conv.precision.x == UINT8 and takes_bytes(conv.precision, target):
         way = "bytes"
     return DepthwiseCodes(conv=conv, lanes=lanes, columns=1, rows=1, any_width=any_width, way=way)
 

@@ -13,6 +13,7 @@ from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_t
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
 from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
+from leanconv.algorithms.magnitudes import FOURS
 from leanconv.algorithms.parameters import Choice, Kind, Parameters, one_of, parameter
 from leanconv.algorithms.problem import (
     Problem,
@@ -90,6 +91,7 @@ _PREFETCHED_SHARE = 0.2  # of a prefetched line's cycles, where a tile reads a p
 _NEARER = 8
 _PANELS_OF_L2 = 4  # at least, where tiles prefetch the next one
 _NARROW = (INT8, UINT8, INT16, UINT16)  # types in which sums of integers may be stored
+_SUMMED_BY = {"bytes": "twos", "fours": "fours"}
 _OPEN = DirectParameters()
 
 
@@ -234,20 +236,25 @@ def folds(problem: Problem) -> bool:
 
 def fitting_way(problem: Problem, target: Target) -> Way:
     """Return the way of the target for weights of which this is known (`Problem.excess`)."""
-    types = problem.conv.precision
-    fits = problem.excess == 0 and (types.x == UINT8 or folds(problem))
+    types, excess = problem.conv.precision, problem.excess
+    fits = excess is not None and not excess.twos and (types.x == UINT8 or folds(problem))
     return "bytes" if fits and takes_bytes(types, target) else way_of(types, target)
 
 
 def with_excess(problem: Problem, kernel: DirectConv, target: Target) -> DirectConv:
     """The kernel that adds what exceeds in weights behind the others, where that is faster."""
-    conv, types = problem.conv, problem.conv.precision
-    if not problem.excess or conv.groups > 1 or not takes_bytes(types, target):
+    conv, types, excess = problem.conv, problem.conv.precision, problem.excess
+    if not excess or conv.groups > 1 or not takes_bytes(types, target):
         return kernel
-    apart = replace(kernel, way="bytes", excess=problem.excess)
-    known = apart.has_places and (types.x == UINT8 or kernel.folded)
-    rates = [tile_work(each, target).dots_per_cycle or 0.0 for each in (apart, kernel)]
-    return apart if known and rates[0] > rates[1] else kernel
+    if types.x != UINT8 and not kernel.folded:
+        return kernel
+    found = [kernel]
+    if excess.twos:
+        found.append(replace(kernel, way="bytes", excess=excess.twos))
+    elif excess.fours is not None and conv.inputs > group_of(types) and conv.x.block % FOURS == 0:
+        found.append(replace(kernel, way="fours", excess=excess.fours))
+    usable = (each for each in found if each.has_places or not each.excess)
+    return max(usable, key=lambda each: tile_work(each, target).dots_per_cycle or 0.0)
 
 
 def _way(problem: Problem, target: Target) -> Way:
@@ -310,9 +317,9 @@ def _candidate(problem: Problem, target: Target, parameters: Parameters) -> Cand
     found = DirectParameters(halves=piece) if piece else parameters
     choice = Choice("direct", found, error=piece_error(problem, piece))
     details = f"pieces of {piece} products in float16" if piece else ""
-    if isinstance(made, DirectConv) and made.way == "bytes":
+    if isinstance(made, DirectConv) and made.way in _SUMMED_BY:
         share = f", {made.excess_share:.1%} exceed" if made.excess else ""
-        details = f"bytes by twos{share}"
+        details = f"bytes by {_SUMMED_BY[made.way]}{share}"
     candidate = one_kernel_candidate(choice, problem, made, details)
     if not isinstance(made, DirectConv) or not made.excess:
         return candidate

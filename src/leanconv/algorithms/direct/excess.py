@@ -5,6 +5,10 @@ two weights of one sign that lie beside each other are together 128 at most. Oth
 
     w[i] = fitting[i] + excess[i]       fitting[i] = ±128 - w[i + 1] for the first of two, else w[i]
 
+Where the kernel adds up products by fours ("fours"), four weights of one sign are together 128 at
+most: two that lie beside each other, and two of the next group. Of others the first group is all
+excess. There all sums of two fit.
+
 The kernel multiplies `fitting` in its loops over all weights, and behind them what of `excess` is
 not 0, in vectors of a group for each output, with the place of each:
 
@@ -24,7 +28,7 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.direct.shape import GROUP_BITS, TAP_BITS, DirectShape
-from leanconv.algorithms.magnitudes import exceeding
+from leanconv.algorithms.magnitudes import FOURS, exceeding, fours_exceeding
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import RegisterTile
@@ -33,21 +37,23 @@ from leanconv.spec.format import ceil_div
 from leanconv.types import MOST_OF_TWO
 
 
-def fitting_weights(w: np.ndarray) -> np.ndarray:
-    """Return weights (K, C, taps…) with what exceeds taken off the first of each two."""
+def fitting_weights(w: np.ndarray, fours: bool = False) -> np.ndarray:
+    """Return weights (K, C, taps…) without what exceeds: of the first of each two, or a group."""
     flat = w.reshape(*w.shape[:2], -1)
-    even = np.pad(flat, ((0, 0), (0, w.shape[1] % 2), (0, 0)))
-    first, second = even[:, ::2], even[:, 1::2]
-    most = np.where(first > 0, MOST_OF_TWO, -MOST_OF_TWO)
-    fitting = flat.copy()
-    fitting[:, ::2] = np.where(exceeding(even)[:, ::2], most - second, first)
-    found: np.ndarray = fitting.reshape(w.shape)
-    return found
+    even = np.pad(flat, ((0, 0), (0, -w.shape[1] % FOURS), (0, 0)))
+    if fours:
+        first = even.reshape(len(w), -1, 2, FOURS // 2, flat.shape[2])[:, :, 0]
+        first *= ~fours_exceeding(even)[:, :, None]
+    else:
+        first, second = even[:, ::2], even[:, 1::2]
+        held = np.where(first > 0, MOST_OF_TWO, -MOST_OF_TWO) - second
+        first[:] = np.where(exceeding(even)[:, ::2], held, first)
+    return even[:, : w.shape[1]].reshape(w.shape)
 
 
 def calls_apart(kernel: DirectShape, w: np.ndarray) -> dict[str, list[PackCall]]:
     """Return the calls that pack weights (K, C, taps…) that fit, what exceeds, and its places."""
-    fitting = fitting_weights(w)
+    fitting = fitting_weights(w, kernel.way == "fours")
     lanes, group, taps = kernel.lanes, kernel.dot_group, kernel.conv.window.kernel
     left = (w - fitting).reshape(*w.shape[:2], -1)
     rest = -len(w) % lanes, kernel.packed_inputs - kernel.conv.inputs

@@ -51,6 +51,10 @@ _STRIPS, _STRIP_TILES = 16, 4  # of a map in rows of tiles: rows at least, tiles
 _STEPS = 8, 10
 _PACKED_STEPS = 2, 6
 
+# Steps that a vector of what exceeds costs beside products by fours: fitted to 18 layers of
+# ResNet-50 of which 6 to 23 % exceed (docs/tuning.md); between 1.4 and 2.3.
+_EXCESS_OF_FOURS = 2
+
 # The same, of an accumulator in float16: a piece is added to its totals, which are checked at last.
 _PIECE_STEPS, _CHECK_STEPS = 8, 6
 
@@ -269,7 +273,8 @@ def tile_work(kernel: DirectConv, target: Target) -> TileWork:
         own, residual = _PACKED_STEPS if packed else _STEPS
         ends = (own + epilogue.residual * residual) / target.fma_units
     rate = dots_per_cycle(conv.precision, target, kernel.folded, kernel.way)
-    return TileWork(rate / (1 + kernel.excess_share), ends)
+    each = _EXCESS_OF_FOURS if kernel.way == "fours" else 1
+    return TileWork(rate / (1 + each * kernel.excess_share), ends)
 
 
 def _usable(kernel: DirectConv, ranked: _Ranked) -> _Ranked:

@@ -21,7 +21,7 @@ from leanconv.algorithms.fused.block import (
 from leanconv.algorithms.fused.kernel import FusedChain, SumOfParts
 from leanconv.algorithms.interface import KernelUse
 from leanconv.algorithms.parameters import COUNT, Choice, Parameters, parameter
-from leanconv.algorithms.problem import Problem
+from leanconv.algorithms.problem import Excess, Problem
 from leanconv.codegen.epilogue import Epilogue
 from leanconv.codegen.geometry import Access
 from leanconv.codegen.tiling import Tile, by_lane, rank_tiles
@@ -65,7 +65,7 @@ class Chain:
     image: ImageRows | None = None
     border: Border = NO_BORDER
     tables: tuple[str, ...] = ()
-    excess: tuple[int | None, ...] = ()
+    excess: tuple[Excess | None, ...] = ()
 
     @property
     def specs(self) -> tuple[ConvSpec, ...]:
