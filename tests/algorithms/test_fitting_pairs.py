@@ -156,3 +156,29 @@ def test_sums_of_four_are_exact(text: str, share: float, target: Target) -> None
     for codes in ([255], [0, 255], range(256)):
         x = random.choice(np.array(codes, np.uint8), spec.input_shape)
         check(spec, target, x, w, bias)
+
+
+@targets
+@pytest.mark.parametrize(
+    ("pair", "share", "way", "apart"),
+    [
+        ((32, 32), 1.0, "fours", False),
+        ((64, 64), 0.05, "fours", True),
+        ((64, 64), 0.9, "bytes", False),
+        ((127, 127), 0.05, "bytes", True),
+        ((127, 127), 0.9, "pairs", False),
+    ],
+)
+def test_how_many_exceed_decides(
+    pair: tuple[int, int], share: float, way: str, apart: bool, target: Target
+) -> None:
+    """Products by fours or by twos, with some beside them or none, or widened."""
+    spec = ConvSpec.parse("ic64ih5iw7oc64oh5ow7kh1", precision=U8S8, bias=True)
+    w, lanes = np.full(spec.weight_shape, 32, np.int8), target.lanes(INT32)
+    for vector, group in np.argwhere(np.random.default_rng(3).random((64 // lanes, 16)) < share):
+        w[vector * lanes, 4 * group : 4 * group + 2, 0, 0] = pair
+    (use,) = candidate(spec, target, w=w).kernels
+    assert isinstance(use.kernel, DirectConv)
+    assert (use.kernel.way, use.kernel.excess > 0) == (way, apart)
+    x = np.full(spec.input_shape, 255, np.uint8)
+    check(spec, target, x, w, np.zeros(spec.out_channels, np.int32))
