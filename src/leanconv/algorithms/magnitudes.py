@@ -155,12 +155,21 @@ def fours_exceeding(w: np.ndarray) -> np.ndarray:
     Returns:
         Booleans (K, C / 8, taps), if no two neighbours are too large.
     """
-    up = np.maximum(w, 0).view(np.uint8)
-    found = False
-    for part in (up, up - w.view(np.uint8)):  # of positive weights, and of the others without sign
-        twos = (part[:, ::2] + part[:, 1::2]).reshape(len(w), -1, 4, w.shape[2])
-        found = found | (twos[:, :, :2] > MOST_OF_TWO - twos[:, :, 2:])
-    return np.asarray(np.any(found, axis=2))
+    last = np.ascontiguousarray(w.transpose(0, 2, 1))  # eight channels are a word
+    up = np.maximum(last, 0).view(np.uint8)
+    found = np.zeros((*last.shape[:2], last.shape[2] // FOURS), bool)
+    for part in (up, up - last.view(np.uint8)):  # positive weights, and the others without sign
+        eight = part.view(np.uint64)
+        twos = (eight & _BYTES) + (eight >> np.uint64(8) & _BYTES)
+        fours = twos + (twos >> np.uint64(32))
+        found |= (fours + _UP_TO_TWO) & _HIGHEST != 0
+    return np.asarray(found.transpose(0, 2, 1))
+
+
+# Of a word of 16-bit numbers: their lower bytes; of the lower two what lets more than 128 reach
+# the highest bit, and that bit.
+_BYTES, _UP_TO_TWO = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x7F7F7F7F)
+_HIGHEST = np.uint64(0x80008000)
 
 
 def alike(w: np.ndarray) -> int:

@@ -248,10 +248,12 @@ def with_excess(problem: Problem, kernel: DirectConv, target: Target) -> DirectC
         return kernel
     if types.x != UINT8 and not kernel.folded:
         return kernel
-    found = [kernel]
+    found, whole = [kernel], conv.inputs > group_of(types) and conv.x.block % FOURS == 0
+    # Weights that are used once are waited for, however they are multiplied.
+    once = not problem.any_size and (kernel.weight_uses or 0) <= 1
     if excess.twos:
         found.append(replace(kernel, way="bytes", excess=excess.twos))
-    elif excess.fours is not None and conv.inputs > group_of(types) and conv.x.block % FOURS == 0:
+    elif excess.fours is not None and whole and not (once and excess.fours):
         found.append(replace(kernel, way="fours", excess=excess.fours))
     usable = (each for each in found if each.has_places or not each.excess)
     return max(usable, key=lambda each: tile_work(each, target).dots_per_cycle or 0.0)
