@@ -48,7 +48,7 @@ def stable_sigmoid(v: float) -> float:
 FUNCTIONS: dict[str, tuple[Callable[[float], float], float, dict[str, tuple[float, float]]]] = {
     "exp": (math.exp, 1.5, {FLOAT32: (-86.5, 88.7), FLOAT64: (-707.0, 709.0)}),
     "expm1": (math.expm1, 2.0, {FLOAT32: (-20.0, 87.0), FLOAT64: (-40.0, 700.0)}),
-    "tanh": (math.tanh, 4.0, {FLOAT32: (-12.0, 12.0), FLOAT64: (-25.0, 25.0)}),
+    "tanh": (math.tanh, 5.5, {FLOAT32: (-12.0, 12.0), FLOAT64: (-25.0, 25.0)}),
     "erf": (math.erf, 6.0, {FLOAT32: (-5.0, 5.0), FLOAT64: (-7.0, 7.0)}),
     "sigmoid": (stable_sigmoid, 3.0, {FLOAT32: (-86.0, 90.0), FLOAT64: (-690.0, 700.0)}),
     "softplus": (stable_log1p_exp, 3.0, {FLOAT32: (-86.0, 90.0), FLOAT64: (-690.0, 700.0)}),
@@ -75,6 +75,22 @@ def test_log_over_all_exponents(dtype: str) -> None:
     subnormal = (np.finfo(dtype).tiny * generator.uniform(0.001, 1, 100)).astype(dtype)
     x = np.concatenate([x, np.abs(near_one), subnormal])
     assert ulps(evaluate("log", x), exact(math.log, x)) <= 2.0
+
+
+@pytest.mark.parametrize("target", TARGETS[:2], ids=lambda t: t.name)
+def test_tanh_and_sigmoid_over_all_floats(target: Target) -> None:
+    """Every 2003rd pattern of bits: bounds, NaN, subnormal numbers; all were tried once."""
+    x = np.arange(0, 1 << 32, 2003, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide = x.astype(np.float64)
+        exactly = {"tanh": (np.tanh(wide), 5.5), "sigmoid": (1 / (1 + np.exp(-wide)), 3.0)}
+    for name, (expected, bound) in exactly.items():
+        y = evaluate(name, x, target=target)
+        np.testing.assert_array_equal(np.isnan(y), np.isnan(x))
+        there = ~np.isnan(x)
+        assert np.abs(y[there]).max() <= 1
+        there &= (name == "tanh") | (x > -86)  # below, sigmoid becomes 0
+        assert ulps(y[there], expected[there]) <= bound
 
 
 SPECIAL = {

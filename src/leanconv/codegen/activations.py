@@ -52,7 +52,7 @@ def _hard_swish(e: Function, x: Value) -> Value:
 
 
 def _silu(e: Function, x: Value) -> Value:
-    return x / (math.exp(e, math.negate(e, x)) + 1.0)
+    return x / math.one_plus_exp(e, x)
 
 
 def _gelu(e: Function, x: Value) -> Value:
