@@ -32,13 +32,13 @@ from leanconv.kernels import KernelContext
 from leanconv.kernels.recurrence_kernel import (
     LEAST_ROWS,
     VECTORS,
-    Pass,
     Place,
     Recurrence,
     Steps,
     cells_of,
     fits,
 )
+from leanconv.kernels.recurrent_gates import Pass
 from leanconv.kernels.recurrent_states import Chunk, RecurrentLayers
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
