@@ -39,8 +39,13 @@ def case(
     given: bool = True,
     results: tuple[str, ...] = (),
     packed: bool = True,
+    codes: str = "",
+    zeros: bool = False,
 ) -> Case:
-    """A node over steps, a batch and hidden units, with all its optional inputs or without."""
+    """A node over steps, a batch and hidden units, with all its optional inputs or without.
+
+    Its recurrent weights are codes of a type, if one is named, with zero points or without.
+    """
     (steps, batch, hidden), kind = sizes, cells[0].kind
     directions, rows = len(cells), GATES[kind] * hidden
     generator = np.random.default_rng(hidden)
@@ -56,6 +61,14 @@ def case(
         arrays.append(normal(directions, 3 * hidden) if lstm else None)
         arrays.append(normal(directions, hidden) if cells[0].linear_before_reset else None)
         arrays.append(generator.integers(-1, steps + 3, batch).astype(np.int32))
+    if codes:
+        ends = np.iinfo(codes)
+        arrays[1] = generator.integers(ends.min, ends.max + 1, arrays[1].shape).astype(codes)
+        arrays += [None] * (7 - len(arrays))
+        arrays.append(generator.uniform(0.001, 0.004, (directions, rows)).astype(dtype))
+        if zeros:
+            columns = generator.integers(ends.min, ends.max + 1, (directions, rows))
+            arrays.append(columns.astype(dtype))
     attributes = {"cells": cells, "results": results or RESULTS[kind]}
     return Case(recurrence, "Recurrence", arrays, attributes, (1,) if packed else ())
 
@@ -90,6 +103,17 @@ def test_cells(number: int, dtype: DType, target: Target) -> None:
     for sizes in ((3, 3, 17), (1, 1, 5), (4, 1, 33), (2, 18, 16)):
         check(case(cells, sizes, dtype, given=(number + sizes[0]) % 2 == 0), target)
     check(case(cells, (3, 2, 9), dtype), target)
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("codes", ["int8", "uint8"])
+def test_weights_that_are_codes(codes: str, target: Target) -> None:
+    """They are floats in registers alone: of few rows and of many, with zero points and without."""
+    for number, sizes in enumerate(((3, 3, 17), (4, 1, 33), (2, 18, 16), (2, 9, 40), (1, 1, 5))):
+        how: Any = {"given": number % 2 == 0, "codes": codes, "zeros": number % 2 == 1}
+        check(case(CELLS[number], sizes, "float32", **how), target)
+    check(case(CELLS[0], (3, 2, 20), "float32", codes=codes, zeros=True, packed=False), target)
 
 
 @pytest.mark.drawn
@@ -135,6 +159,7 @@ def test_steps_that_threads_share(number: int, target: Target) -> None:
     dtype = FLOAT64 if number == 3 else FLOAT32
     for sizes in ((3, 3, 17), (1, 1, 5), (4, 1, 64)):
         check(case(CELLS[number], sizes, dtype, given=(number + sizes[0]) % 2 == 0), target)
+    check(case(CELLS[number], (2, 9, 40), dtype, codes="int8", zeros=number % 2 == 0), target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
@@ -157,6 +182,16 @@ def test_which_layers_share_each_step() -> None:
     ):
         (call,) = case(cells, sizes, "float32").lower(preset("sapphirerapids"), False).calls
         assert call.kernel.rounds == rounds
+
+
+def test_codes_are_a_quarter_of_the_bytes() -> None:
+    """So that two directions of 512 units stay in the L2 of the cores that do one each."""
+    for codes, rounds in (("", 10), ("int8", 1)):
+        made = case(CELLS[1], (3, 1, 512), "float32", codes=codes)
+        lowered = made.lower(preset("sapphirerapids"), False)
+        (call,), (packing,) = lowered.calls, lowered.packings
+        assert call.kernel.rounds == rounds
+        assert sum(packing.bytes.values()) == 2 * 4 * 512 * 512 * (1 if codes else 4)
 
 
 @pytest.mark.usefixtures("in_rounds")

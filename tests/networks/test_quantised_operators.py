@@ -70,6 +70,40 @@ def test_an_lstm_is_near_the_one_of_quantised_states(
 
 
 @pytest.mark.parametrize("dtype", CODES)
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("batch", [1, 3, 11])
+def test_an_lstm_of_codes_is_that_of_their_floats(batch: int, columns: bool, dtype: Any) -> None:
+    """ONNX Runtime's LSTM of the numbers that codes stand for, with all optional inputs."""
+    d, size, hidden = Draw(dtype), 12, 20
+    rows, shape = 4 * hidden, (2, 4 * hidden) if columns else (2,)
+    held: dict[str, np.ndarray] = {"w": d.codes(2, size, rows), "r": d.codes(2, hidden, rows)}
+    for name in ("w", "r"):
+        held[f"{name}s"] = d.rng.uniform(0.002, 0.006, shape).astype(F)
+        held[f"{name}z"] = d.codes(*shape) if name == "r" else np.zeros(shape, dtype)
+    held["b"], held["p"] = (d.rng.standard_normal((2, n * hidden)).astype(F) for n in (8, 3))
+    inputs = {"x": d.rng.standard_normal((5, batch, size)).astype(F)}
+    inputs["lengths"] = d.rng.integers(1, 6, batch).astype(np.int32)
+    inputs |= {name: d.rng.standard_normal((2, batch, hidden)).astype(F) for name in ("h0", "c0")}
+    names, outputs = ("x", "w", "r", "b", "lengths", "h0", "c0", "p"), ("y", "h", "c")
+    how = {"direction": "bidirectional", "hidden_size": hidden, "clip": 2.0}
+    proto = microsoft("DynamicQuantizeLSTM", (*names, *OF_LSTM[8:]), outputs, **how)
+    found = lc.load(model([proto], inputs, held, outputs).SerializeToString()).run(inputs)
+
+    for name in ("w", "r"):
+        zero, scale = (held.pop(name + end).reshape(2, 1, -1).astype(F) for end in ("z", "s"))
+        held[name] = ((held[name].astype(F) - zero) * scale).transpose(0, 2, 1)
+    nodes = [
+        onnx.helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "xs", "xz"]),
+        onnx.helper.make_node("DequantizeLinear", ["codes", "xs", "xz"], ["near"]),
+        onnx.helper.make_node("LSTM", ["near", *names[1:]], outputs, **how),
+    ]
+    for name, expected in zip(
+        outputs, peer(model(nodes, inputs, held, outputs), inputs), strict=True
+    ):
+        np.testing.assert_allclose(found[name], expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("axes", [None, (1,), (-1, 1)])
 @pytest.mark.parametrize("keepdims", [0, 1])
 def test_means_of_codes(keepdims: int, axes: tuple[int, ...] | None, dtype: Any) -> None:
@@ -129,6 +163,19 @@ def test_what_makes_no_sense_is_refused(name: str) -> None:
     data = model([proto], inputs, held).SerializeToString()
     with pytest.raises(ModelError, match=message):
         lc.load(data).run(inputs)
+
+
+def test_a_file_that_is_one_lstm() -> None:
+    """Its weights stay codes: as floats they took more work than a file of its size may ask for."""
+    weights = {name: np.ones((1, 512, 2048), np.int8) for name in ("w", "r")}
+    held = {**weights, "ws": np.full(1, F(1e-4)), "rs": np.full(1, F(1e-4))}
+    proto = microsoft("DynamicQuantizeLSTM", [n if n in held or n == "x" else "" for n in OF_LSTM])
+    proto.attribute.append(onnx.helper.make_attribute("hidden_size", 512))
+    inputs = {"x": np.ones((2, 1, 512), F)}
+    network = lc.load(model([proto], inputs, held).SerializeToString())
+    assert network.plan.weight_bytes < 2.2 * weights["w"].nbytes
+    y = network.run(inputs)["y"]
+    assert np.allclose(y, y[..., :1])
 
 
 def test_an_lstm_without_zero_points_has_those_of_0() -> None:

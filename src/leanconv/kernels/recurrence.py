@@ -43,7 +43,7 @@ from leanconv.kernels.recurrent_states import Chunk, RecurrentLayers
 from leanconv.records import dataclass
 from leanconv.spec.format import ceil_div
 from leanconv.target import Target
-from leanconv.types import INT32, DType
+from leanconv.types import DType
 
 _STATES = "states"
 
@@ -103,8 +103,7 @@ class RecurrenceInRounds(RecurrentLayers):
 
     def emit(self, target: Target) -> str:
         e, parts = Function(self.NAME), self.chunks_of_round
-        others = {"lengths": INT32.llvm, _STATES: "i8"}
-        at = e.pointers(self.operands, self.dtype.llvm, **others)
+        at = e.pointers(self.operands, self.dtype.llvm, **self.others, **{_STATES: "i8"})
         end = (e.hi + (parts - 1)) // parts
         with e.loop("round", end, start=e.lo // parts) as number:
             direction, place = e.split(number, len(self.cells), self.rounds_of_direction)
@@ -182,7 +181,7 @@ class PackedPanels(Kernel):
     """R (directions, gates * H, H) as (directions, panels, parts, H, gates, lanes), with zeros.
 
     Attributes:
-        dtype: of the weights.
+        dtype: of the weights, floats or codes.
         lanes: elements of a vector.
         directions, hidden: of the layer.
         parts: gates whose weights lie side by side.
@@ -242,7 +241,7 @@ def lower(context: KernelContext) -> Lowered:
     steps, batch, _ = graph.types[x].shape
     directions, _, hidden = graph.types[r].shape
     cells, results = node.attributes["cells"], node.attributes["results"]
-    dtype, key = graph.types[x].dtype, node.key
+    dtype, held, key = graph.types[x].dtype, graph.types[r].dtype, node.key
     lanes = target.lanes(dtype)
     given = [(n, v) for n, v in zip(Recurrence.OPTIONAL, others, strict=False) if v]
     kernel = Recurrence(
@@ -256,6 +255,7 @@ def lower(context: KernelContext) -> Lowered:
         _rows(cells[0], target),
         tuple(name for name, _ in given),
         results,
+        None if held.is_float else held,
     )
     panels = f"{key}.panels"
     values = [x, panels, *(value for _, value in given), *node.outputs]
@@ -266,18 +266,20 @@ def lower(context: KernelContext) -> Lowered:
         temporaries[states] = rounds.states_bytes
         call = Call(rounds, (*values, states))
     packing, constants = (
-        PackedPanels(dtype, lanes, directions, hidden, kernel.parts),
+        PackedPanels(held, lanes, directions, hidden, kernel.parts),
         graph.constants,
     )
-    size = packing.elements * dtype.bytes
+    size = packing.elements * held.bytes
     if r in constants:
         weights = constants[r]
 
         def calls() -> dict[str, list[PackCall]]:
             return {panels: [PackCall(packing, lambda: np.ascontiguousarray(weights), tuple, size)]}
 
-        held = Packing({panels: size}, calls, ("panels of gates", kernel.parts, lanes), (weights,))
-        return Lowered((call,), {}, temporaries, "recurrence", packings=(held,))
+        packed = Packing(
+            {panels: size}, calls, ("panels of gates", kernel.parts, lanes), (weights,)
+        )
+        return Lowered((call,), {}, temporaries, "recurrence", packings=(packed,))
     temporaries[panels] = size
     return Lowered((Call(packing, (r, panels)), call), {}, temporaries, "recurrence")
 
@@ -292,7 +294,8 @@ def _in_rounds(kernel: Recurrence, target: Target) -> bool:
         return False
     if 2 * kernel.batch * (kernel.gates * kernel.hidden**2) >= _SHARED_FLOPS:
         return True
-    weights = kernel.panels * kernel.panel_elements * kernel.dtype.bytes
+    held = kernel.codes or kernel.dtype
+    weights = kernel.panels * kernel.panel_elements * held.bytes
     kept = target.costs.l2_share * target.l2_bytes
     return weights > (kept if directions > 1 else min(kept, _SHARED_BYTES))
 

@@ -11,8 +11,9 @@
 Lanes run along hidden units. R is packed into panels (parts of the gates, H, gates of the part,
 lanes), read as streams: all rows read a part, which stays in L1, before the next one. Sums of many
 rows go through the scratch. Those of few rows stay in registers, as many panels as keep the
-multiply-add units busy. A GRU whose product reads r h has two such passes in a step. Where states
-lie is in `recurrent_states`, what becomes of the sums in `recurrent_gates`.
+multiply-add units busy. Weights that are codes become floats in registers. A GRU whose product
+reads r h has two such passes in a step. Where states lie is in `recurrent_states`, what becomes of
+the sums in `recurrent_gates`.
 
 The steps of a sequence depend on each other, so a chunk does all of them: chunks are directions and
 groups of sequences. `recurrence` has the same steps as rounds that all threads share.
@@ -24,13 +25,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from leanconv.codegen.emitter import Function, Pointer, Value
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.graph.ops.recurrent import Cell
 from leanconv.kernels.recurrent_gates import Gates, Pass, Unit
 from leanconv.kernels.recurrent_states import Chunk, RecurrentLayers
 from leanconv.records import dataclass, replace
 from leanconv.target import Target
-from leanconv.types import INT32
 
 _UNROLL = 4  # steps of the sum over hidden units
 VECTORS = 2  # of a register tile of many rows; 3 where a pass has as many gates, which share a row
@@ -50,7 +50,7 @@ class Recurrence(RecurrentLayers):
 
     def emit(self, target: Target) -> str:
         e = Function(self.NAME)
-        at = e.pointers(self.operands, self.dtype.llvm, lengths=INT32.llvm)
+        at = e.pointers(self.operands, self.dtype.llvm, **self.others)
         with e.chunks(*self.grid) as (direction, group):
             chunk = Chunk(e, self, at, direction, group)
             chunk.begin()
@@ -210,7 +210,7 @@ class Steps:
             lanes = place.lanes if p == place.panels - 1 else self.k.lanes
             unit = Unit(row, place.panel + p, lanes, t, times)
             own = zip(each.gates, sums[p * gates : (p + 1) * gates], strict=True)
-            each.finish(unit, [value + self.gates.added(gate, unit) for gate, value in own])
+            each.finish(unit, [self.gates.added(gate, value, unit) for gate, value in own])
 
     def _row_tiles(self) -> Iterator[tuple[Value, int]]:
         """Emit the body for tiles of all rows and some of few; the last ones may overlap.
@@ -259,11 +259,18 @@ class Steps:
             for i in range(rows)
         ]
         weights = [self._weights(place.panel + p, gate) for p, gate in tile.columns]
+        zeros = [self._zeros(place, p, gate) for p, gate in tile.columns]
 
         def one(at: Value | int) -> None:
             def of_weights(j: int) -> Value:
                 address, step = weights[j]
-                return e.load(address.at(at * step), self.kind)
+                if k.codes is None:
+                    return e.load(address.at(at * step), self.kind)
+                codes = e.load(address.at(at * step), vector(k.codes.llvm, k.lanes))
+                signed = k.codes.kind == "int"
+                floats = e.convert("sitofp" if signed else "uitofp", codes, self.kind)
+                zero = zeros[j]
+                return floats if zero is None else floats - zero
 
             def of_state(i: int) -> Value:
                 return e.broadcast(states[i].at(at), self.kind)
@@ -293,3 +300,10 @@ class Steps:
         number = self.chunk.direction * k.panels + panel
         at = self.chunk.at["r"].at(number * k.panel_elements)
         return at.at(first * k.lanes), len(part) * k.lanes
+
+    def _zeros(self, place: Place, p: int, gate: int) -> Value | None:
+        """Zero points of a column of codes as floats."""
+        if "zeros" not in self.k.given:
+            return None
+        lanes = place.lanes if p == place.panels - 1 else self.k.lanes
+        return self.gates.of_column("zeros", gate, place.panel + p, lanes)

@@ -71,15 +71,26 @@ class Gates:
             return [Pass(range(3), "h", self._gru)]
         return [Pass(range(2), "h", self._gru_gates), Pass((2,), "reset", self._gru_new)]
 
-    def added(self, gate: int, unit: Unit) -> Value:
-        """Return what a sum is added to: the input's product, or the bias of a GRU's last one."""
+    def of_column(self, name: str, gate: int, panel: Value, lanes: int) -> Value:
+        """Numbers of a gate's hidden units, from an operand (directions, gates * H)."""
+        k = self.k
+        at = self.at[name].at((self.chunk.direction * k.gates + gate) * k.hidden)
+        return self.e.load_first(at.at(panel * k.lanes), self.kind, lanes)
+
+    def added(self, gate: int, value: Value, unit: Unit) -> Value:
+        """A sum in its weights' steps, added to the input's product, or to a GRU's last bias."""
         e, k = self.e, self.k
         if self.cell.linear_before_reset and self.cell.kind == "GRU" and gate == 2:
             if "bias" not in k.given:
-                return e.zero(self.kind)
-            at = self.chunk.at["bias"].at(self.chunk.direction * k.hidden)
-            return e.load_first(at.at(unit.panel * k.lanes), self.kind, unit.lanes)
-        return self.chunk.product(gate, unit.row, unit.panel, unit.lanes, unit.times)
+                other = e.zero(self.kind)
+            else:
+                at = self.at["bias"].at(self.chunk.direction * k.hidden)
+                other = e.load_first(at.at(unit.panel * k.lanes), self.kind, unit.lanes)
+        else:
+            other = self.chunk.product(gate, unit.row, unit.panel, unit.lanes, unit.times)
+        if "scales" not in k.given:
+            return value + other
+        return e.fma(value, self.of_column("scales", gate, unit.panel, unit.lanes), other)
 
     def _gate(self, number: int, x: Value) -> Value:
         """One of the cell's activation functions, of a clipped number."""

@@ -17,7 +17,7 @@ from leanconv.graph.ops.recurrent import GATES, Cell
 from leanconv.records import dataclass
 from leanconv.spec.format import aligned, ceil_div
 from leanconv.symbolic import Count, Extent
-from leanconv.types import DType
+from leanconv.types import INT32, DType
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class RecurrentLayers(Kernel):
     """Recurrent layers of one or two directions over sequences.
 
     Attributes:
-        dtype: of all but the lengths, which are int32.
+        dtype: of all but R where it is codes, and the lengths, which are int32.
         lanes: elements of a vector.
         cells: what each direction computes.
         hidden: units.
@@ -34,10 +34,11 @@ class RecurrentLayers(Kernel):
         rows: most rows of a register tile.
         given: the optional operands that there are, of `OPTIONAL`.
         results: of Y, Y_h and Y_c.
+        codes: the type of R, if that is no float.
     """
 
     VARIES = True
-    OPTIONAL = ("h0", "c0", "peepholes", "bias", "lengths")
+    OPTIONAL = ("h0", "c0", "peepholes", "bias", "lengths", "scales", "zeros")
 
     dtype: DType
     lanes: int
@@ -49,6 +50,12 @@ class RecurrentLayers(Kernel):
     rows: int
     given: tuple[str, ...]
     results: tuple[str, ...]
+    codes: DType | None
+
+    @property
+    def others(self) -> dict[str, str]:
+        """Operands whose elements are not of `dtype`: LLVM's types."""
+        return {"lengths": INT32.llvm, "r": (self.codes or self.dtype).llvm}
 
     @property
     def operands(self) -> tuple[str, ...]:

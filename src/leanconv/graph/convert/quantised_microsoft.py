@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from leanconv.errors import ModelError
-from leanconv.graph import float_codes
 from leanconv.graph.codes import Code, fused, table
 from leanconv.graph.convert.code_products import product
 from leanconv.graph.convert.packed_weights import RULES as PACKED
@@ -24,6 +23,7 @@ from leanconv.graph.convert.quantised import (
     zero_point,
 )
 from leanconv.graph.convert.recurrent import RULES as RECURRENT
+from leanconv.graph.convert.recurrent import layers
 from leanconv.graph.convert.rule import Call, Rule
 from leanconv.graph.convert.windows import CONV_ATTRIBUTES, POOL_ATTRIBUTES, pool_window
 from leanconv.graph.ops.base import Array, check_rank
@@ -197,14 +197,13 @@ def _gemm(call: Call) -> list[Value]:
     return [scaled_product(call, (a, b), call.attribute("alpha", 1.0), 6, result)]
 
 
-def _scaled(call: Call, total: Value, scales: Sequence[Value], bias: int) -> list[Value]:
+def _scaled(call: Call, total: Value, scales: Sequence[Value], added: Value | None) -> Value:
     """Sums as floats: sum * (a's scale * b's scale) + bias."""
     single = call.builder.single
     factors = [call.cast(each, single) for each in scales]
     flat = [call.reshape(each, ()) if each.type.elements == 1 else each for each in factors]
     y = call.emit("Mul", [call.cast(total, single), call.emit("Mul", flat)])
-    added = call.optional(bias)
-    return [y if added is None else call.emit("Add", [y, added])]
+    return y if added is None else call.emit("Add", [y, added])
 
 
 def _integer_to_float(call: Call) -> list[Value]:
@@ -212,7 +211,7 @@ def _integer_to_float(call: Call) -> list[Value]:
     check_codes(call, 0, 1)
     zeros = zero_point(call, 4, 0), zero_point(call, 5, 1)
     total = product(call, call.value(0), call.value(1), *zeros)
-    return _scaled(call, total, [call.value(2), call.value(3)], 6)
+    return [_scaled(call, total, [call.value(2), call.value(3)], call.optional(6))]
 
 
 def _dynamic_matmul(call: Call) -> list[Value]:
@@ -220,7 +219,7 @@ def _dynamic_matmul(call: Call) -> list[Value]:
     codes, scale, zero = dynamic(call, call.value(0))
     check_codes(call, 1)
     total = product(call, codes, call.value(1), zero, zero_point(call, 3, 1))
-    return _scaled(call, total, [scale, call.value(2)], 4)
+    return [_scaled(call, total, [scale, call.value(2)], call.optional(4))]
 
 
 def _dynamic_lstm(call: Call) -> Sequence[Value]:
@@ -229,20 +228,26 @@ def _dynamic_lstm(call: Call) -> Sequence[Value]:
     Inputs: those of LSTM, of which w (directions, I, 4 H) and r (directions, H, 4 H) are codes,
     then their scales and zero points.
     """
-    x = call.value(0)
-    codes, scale, zero = dynamic(call, x)
+    codes, scale, zero = dynamic(call, call.value(0))
+    inputs = [codes, *(call.optional(index) for index in range(1, 8))]
+    (w_scale, w_zero), (r_scale, r_zero) = (_quantisation(call, index) for index in (1, 2))
+    for index in (1, 2):
+        inputs[index] = call.emit("Transpose", [call.value(index)], perm=(0, 2, 1))
+
+    def multiply(rows: Value, matrix: Value, added: Value | None) -> Value:
+        columns = call.emit("Transpose", [matrix], perm=(1, 0))
+        count = (w_scale.type.elements,)
+        away = None if w_zero is None else call.reshape(w_zero, count)
+        total = product(call, rows, columns, zero, away)
+        return _scaled(call, total, [scale, call.reshape(w_scale, count)], added)
+
     single = call.builder.single
-    floats = float_codes.dequantise(call, codes, scale, zero, single)
-    inputs = [call.optional(index) for index in range(8)]
-    inputs[0] = floats
-    for index, first in ((1, 8), (2, 10)):
-        inputs[index] = _recurrent_weights(call, index, first, first + 1)
-    node = replace(call.node, op="LSTM")
-    return RECURRENT["LSTM"].convert(call.with_inputs(inputs, node))
+    coded = [call.cast(r_scale, single), None if r_zero is None else call.cast(r_zero, single)]
+    return layers(call.with_inputs(inputs, replace(call.node, op="LSTM")), multiply, coded)
 
 
-def _recurrent_weights(call: Call, index: int, scale: int, zero: int) -> Value:
-    """Weights of a recurrent layer as floats (directions, 4 H, columns)."""
+def _quantisation(call: Call, index: int) -> tuple[Value, Value | None]:
+    """Scales of recurrent weights, and zero points if they are not 0: (directions, 4 H)."""
     codes = call.value(index)
     check_codes(call, index)
     if len(codes.shape) != 3:
@@ -258,15 +263,14 @@ def _recurrent_weights(call: Call, index: int, scale: int, zero: int) -> Value:
                 f"input {number} is {value.type}; expected {directions} numbers, or {rows} for "
                 "each of these directions"
             )
-        return call.reshape(value, (directions, 1, *(value.shape[1:] or (1,))))
+        value = call.reshape(value, (directions, *(value.shape[1:] or (1,))))
+        return call.emit("Expand", [value], shape=(directions, rows))
 
-    factor, away = spread(scale), spread(zero)
-    if factor is None:
-        raise ModelError(f"input {scale} is absent; expected a scale")
-    single = call.builder.single
-    factor = call.cast(factor, single)
-    floats = float_codes.dequantise(call, codes, factor, away, single)
-    return call.emit("Transpose", [floats], perm=(0, 2, 1))
+    scale, zero = spread(6 + 2 * index), spread(7 + 2 * index)
+    if scale is None:
+        raise ModelError(f"input {6 + 2 * index} is absent; expected a scale")
+    none = zero is not None and zero.array is not None and not np.any(zero.numbers)
+    return scale, None if none else zero
 
 
 _MATMUL = {"transA": "int", "transB": "int", "alpha": "float"}

@@ -8,7 +8,7 @@ Layers of opset 27 that hand a state from one call to the next are written out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from leanconv.errors import ModelError, UnsupportedError
@@ -36,8 +36,28 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 _NAMES = {name.lower(): name for name in GATE_FUNCTIONS}
 
 
+# Multiplies rows by a matrix (columns, size) and adds a bias, if there is one.
+Multiply = Callable[[Value, Value, Value | None], Value]
+
+
 def _recurrent(call: Call) -> list[Value]:
     """Convert LSTM, GRU and RNN: they differ in gates, states and the computation of a step."""
+
+    def multiply(rows: Value, matrix: Value, added: Value | None) -> Value:
+        how = {"transA": False, "transB": True, "alpha": 1.0, "beta": 1.0}
+        return call.emit("Gemm", [rows, matrix, added], **how)
+
+    return layers(call, multiply)
+
+
+def layers(call: Call, multiply: Multiply, coded: Sequence[Value | None] = ()) -> list[Value]:
+    """Recurrent layers.
+
+    Args:
+        call: the node.
+        multiply: computes the input's product.
+        coded: scales and zero points (directions, gates * H) of recurrent weights that are codes.
+    """
     x, weights, recurrent = (call.value(index) for index in range(3))
     for index, value in enumerate((x, weights, recurrent)):
         check_rank(value.type, 3, 3, f"input {index}")
@@ -63,17 +83,14 @@ def _recurrent(call: Call) -> list[Value]:
     added, behind = _biases(call, cells[0], directions, hidden)
     flat = call.reshape(x, (steps * batch, size))
     matrix = call.reshape(weights, (directions * rows, size))
-    product = call.emit(
-        "Gemm", [flat, matrix, added], transA=False, transB=True, alpha=1.0, beta=1.0
-    )
-    product = call.reshape(product, (steps, batch, directions * rows))
+    product = call.reshape(multiply(flat, matrix, added), (steps, batch, directions * rows))
     lengths = _lengths(call, batch)
     states = [_state(call, 5), _state(call, 6) if call.node.op == "LSTM" else None]
     peepholes = call.optional(7) if call.node.op == "LSTM" else None
     names = [name for name, used in zip(RESULTS, call.node.outputs, strict=False) if used]
     found = call.emit_all(
         "Recurrence",
-        [product, recurrent, *states, peepholes, behind, lengths],
+        [product, recurrent, *states, peepholes, behind, lengths, *coded],
         cells=cells,
         results=tuple(names),
     )

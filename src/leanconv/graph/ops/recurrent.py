@@ -6,7 +6,8 @@
     RNN   h[t] = f(s)
 
 Names and the order of the gates are ONNX's; `linear_before_reset` multiplies by `r` behind the
-product: n = g(x_h + r (h[t-1] R_h^T + b)).
+product: n = g(x_h + r (h[t-1] R_h^T + b)). R may be codes of 8 bits, which stand for
+(R - zeros) * scales, a scale and a zero point for each row.
 
 Loop, which computes any region many times, is here too.
 """
@@ -35,10 +36,10 @@ from leanconv.graph.ops.base import (
     same_dtype,
 )
 from leanconv.records import dataclass
-from leanconv.types import DTYPES, FLOATS, INT32
+from leanconv.types import DTYPES, FLOATS, INT8, INT32, UINT8
 
 # Inputs behind the product and the recurrent weights.
-STATE, CELL, PEEPHOLES, BIAS, LENGTHS = range(2, 7)
+STATE, CELL, PEEPHOLES, BIAS, LENGTHS, SCALES, ZEROS = range(2, 9)
 # Where a file names no functions of the gates: f, g, h.
 USUAL_FUNCTIONS = {
     "LSTM": ("Sigmoid", "Tanh", "Tanh"),
@@ -128,6 +129,8 @@ def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
         PEEPHOLES: (directions, 3 * hidden),
         BIAS: (directions, hidden),
         LENGTHS: (batch,),
+        SCALES: (directions, rows),
+        ZEROS: (directions, rows),
     }
     for index, shape in wanted.items():
         kind = given(types, index)
@@ -136,7 +139,13 @@ def _infer(types: Types, attributes: Attributes) -> tuple[TensorType, ...]:
     lengths = given(types, LENGTHS)
     if lengths is not None and lengths.dtype != INT32:
         raise ModelError(f"input {LENGTHS} is {lengths}; expected int32")
-    dtype = same_dtype(types[:LENGTHS])
+    coded = not weights.dtype.is_float
+    if coded != (given(types, SCALES) is not None) or weights.dtype == INT32:
+        raise ModelError(
+            f"the recurrent weights are {weights}; expected floats, or codes with scales"
+        )
+    apart = (LENGTHS, 1) if coded else (LENGTHS,)
+    dtype = same_dtype([kind for index, kind in enumerate(types) if index not in apart])
     shapes = {"Y": (steps, directions, batch, hidden)}
     return tuple(
         checked(shapes.get(name, (directions, batch, hidden)), dtype)
@@ -202,6 +211,9 @@ def _evaluate(arrays: Arrays, attributes: Attributes) -> tuple[Array, ...]:
 
     states = optional(STATE, (directions, batch, hidden)).copy()
     inner = optional(CELL, (directions, batch, hidden)).copy()
+    if weights.dtype.kind != "f":
+        away = weights - optional(ZEROS, (directions, rows))[..., None]
+        weights = (away * array(arrays, SCALES)[..., None]).astype(x.dtype)
     peepholes = optional(PEEPHOLES, (directions, 3 * hidden)).reshape(directions, 3, hidden)
     bias = optional(BIAS, (directions, hidden))
     found = given(arrays, LENGTHS)
@@ -224,13 +236,14 @@ def _work(types: Types, _attributes: Attributes, _results: tuple[TensorType, ...
     return first(types).elements * required(types, 1).shape[-1]
 
 
-_TYPES = (*FLOATS, INT32)
+_TYPES = (*FLOATS, INT32, INT8, UINT8)
 OPS: dict[str, Op] = {
     "Recurrence": Op(
         _infer,
         _evaluate,
         "x (T, N, directions * gates * H), r (directions, gates * H, H), h0 (directions, N, H)?, "
-        "c0?, peepholes (directions, 3 * H)?, bias (directions, H)?, lengths (N,)?; gives results",
+        "c0?, peepholes (directions, 3 * H)?, bias (directions, H)?, lengths (N,)?, "
+        "scales (directions, gates * H)?, zeros?; gives results",
         ("cells", "results"),
         _work,
         dtypes=_TYPES,
