@@ -50,7 +50,7 @@ from leanconv.types import (
 # Layers that differ in nothing else share what is chosen for them.
 _TOLD_APART = (26, 28, 30, 32)
 _GROUP, FOURS = 4, 8  # weights of a group, and of two
-_FEW = 1 / 3  # of the vectors of two groups that may exceed where it is of interest how many do
+_FEW = 3  # vectors of two groups, one of which may exceed where it is of interest how many do
 
 
 def sum_bits(w: np.ndarray, codes: DType) -> int:
@@ -105,11 +105,11 @@ class PairTraits:
                 neighbours = neighbours and not bad.any()
                 groups = bad[:, ::2].reshape(*vectors, part.shape[1] // _GROUP, 2, -1)
                 twos += int(groups.any(axis=(1, 3)).sum())
-            if not twos and fours <= _FEW * seen:
+            if not twos and _FEW * fours <= seen:
                 found = fours_exceeding(part).reshape(*vectors, -1).any(axis=1)
                 fours, seen = fours + int(found.sum()), seen + found.size
         release_read(w)
-        known = not twos and fours <= _FEW * seen
+        known = not twos and _FEW * fours <= seen
         return PairTraits(Excess(twos, fours if known else None), neighbours, most <= MOST_OF_TWO)
 
     def excess_in(self, groups: int, inputs: int) -> Excess | None:
