@@ -107,7 +107,7 @@ def hold(library: Path) -> int:
 
 
 def held_engines() -> Path:
-    """The folder of the held copies, made unless it is there.
+    """The folder of the held copies, made unless those of these versions are there.
 
     Raises:
         InputError: a tool is missing, or no engine is.
@@ -115,23 +115,31 @@ def held_engines() -> Path:
     missing = [tool for tool in ("cc", "objdump", "readelf") if shutil.which(tool) is None]
     if missing:
         raise InputError(f"{', '.join(missing)} not found; install a C compiler and binutils")
-    done = FOLDER / "done"
-    if done.exists():
+    sources, done = list(folders()), FOLDER / "done"
+    if not sources:
+        raise InputError(f"found none of {', '.join(PACKAGES)}; pip install 'leanconv[bench]'")
+    versions = "\n".join(source.name for source in sources)
+    if done.exists() and done.read_text(encoding="utf-8") == versions:
         return FOLDER
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     with progress("holding engines to AVX2") as shown:
-        for source in folders():
+        for source in sources:
             shown.say(source.name)
             copy = shutil.copytree(source, FOLDER / source.name)
             for library in Path(copy).rglob("*.so*"):
                 hold(library)
-    answers = FOLDER / "answers.c"
-    answers.write_text(_ANSWERS, encoding="utf-8")
-    made = str(FOLDER / "answers.so")
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", made, str(answers)], check=True)
-    done.touch()
+    make_answers(FOLDER)
+    done.write_text(versions, encoding="utf-8")
     return FOLDER
+
+
+def make_answers(folder: Path) -> Path:
+    """Compile the library that answers for the CPU, into a folder."""
+    made, source = folder / "answers.so", folder / "answers.c"
+    source.write_text(_ANSWERS, encoding="utf-8")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(made), str(source)], check=True)
+    return made
 
 
 def main() -> int:

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from leanconv.algorithms.direct.kernel import DirectConv
 from leanconv.algorithms.magnitudes import PairTraits
 from leanconv.algorithms.problem import Excess
 from leanconv.codegen.dot import fitting_lanes
+from leanconv.graph.onnx_import import read_model
+from leanconv.graph.passes import run_passes
+from leanconv.planner import decisions
 from leanconv.spec import ConvSpec
 from leanconv.target import Target, preset
 from leanconv.types import INT32
@@ -28,6 +32,7 @@ from support.integer_conv import (
     some_exceeding,
     some_fours_exceeding,
 )
+from support.onnx_models import model
 
 NAMES = ("haswell", "skylake-avx512")
 machines = [each.values[0] for each in runnable() if fitting_lanes(each.values[0])]
@@ -40,6 +45,23 @@ def test_some_machines_ask_which_pairs_fit(name: str) -> None:
     assert fitting_lanes(target) == target.vector_bytes // 4
     assert fitting_lanes(replace(target, extensions=("avx_vnni", "vnni"))) is None
     assert fitting_lanes(preset("sapphirerapids")) is None
+
+
+def test_what_is_known_of_fours_tells_layers_apart() -> None:
+    """Fours that all fit, and too many to count: what is chosen for one is not the other's."""
+
+    def known(size: int) -> tuple[int, ...]:
+        w = np.full((16, 16, 1, 1), size, np.int8)
+        constants = {"w": w, "s": np.float32(0.1), "u": np.uint8(128), "z": np.int8(0)}
+        nodes = [helper.make_node("QLinearConv", ["x", "s", "u", "w", "s", "z", "s", "u"], ["y"])]
+        proto = model(nodes, {"x": (1, 16, 4, 4)}, ["y"], constants, elem_type=TensorProto.UINT8)
+        graph = run_passes(read_model(proto.SerializeToString()).bind({}))
+        found = [decisions.fitting_pairs(n, graph, preset("haswell")) for n in graph.nodes]
+        return max(found, key=len)
+
+    assert PairTraits.of(np.full((16, 16, 1, 1), 64, np.int8), 8).excess == Excess(0, None)
+    assert len(known(64)) == len(known(32)) > 0
+    assert known(64) != known(32)
 
 
 @pytest.mark.parametrize("pair", FITTING + EXCEEDING)

@@ -49,7 +49,7 @@ from leanconv.types import (
 # Bits that are distinguished: those that tiles of Winograd leave (`leanconv.winograd.variants`).
 # Layers that differ in nothing else share what is chosen for them.
 _TOLD_APART = (26, 28, 30, 32)
-_GROUP, FOURS = 4, 8  # weights of a group, and of two
+_GROUP, TWO_GROUPS = 4, 8  # weights of a group, and of two
 _FEW = 3  # vectors of two groups, one of which may exceed where it is of interest how many do
 
 
@@ -98,7 +98,7 @@ class PairTraits:
         step = lanes * max(1, _PIECE // max(1, lanes * w[0].size))
         for first in range(0, len(w), step):
             part = w[first : first + step]
-            part = np.pad(part, ((0, -len(part) % lanes), (0, -part.shape[1] % FOURS), (0, 0)))
+            part = np.pad(part, ((0, -len(part) % lanes), (0, -part.shape[1] % TWO_GROUPS), (0, 0)))
             vectors = part.shape[0] // lanes, lanes
             if most > MOST_OF_TWO:
                 bad = exceeding(part)
@@ -157,7 +157,7 @@ def fours_exceeding(w: np.ndarray) -> np.ndarray:
     """
     last = np.ascontiguousarray(w.transpose(0, 2, 1))  # eight channels are a word
     up = np.maximum(last, 0).view(np.uint8)
-    found = np.zeros((*last.shape[:2], last.shape[2] // FOURS), bool)
+    found = np.zeros((*last.shape[:2], last.shape[2] // TWO_GROUPS), bool)
     for part in (up, up - last.view(np.uint8)):  # positive weights, and the others without sign
         eight = part.view(np.uint64)
         twos = (eight & _BYTES) + (eight >> np.uint64(8) & _BYTES)

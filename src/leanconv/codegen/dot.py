@@ -70,7 +70,7 @@ _INSTRUCTIONS: Mapping[Way, Mapping[tuple[DType, DType], str]] = {
     "bytes": {(UINT8, INT8): "x86"},
     "fours": {(UINT8, INT8): "x86"},
 }
-_FOURS = 2  # groups whose products are added up together
+_TOGETHER = 2  # groups whose products are added up together
 _CODES = Precision(UINT8, INT8, INT32, INT32)
 _PAIR = 2  # elements of a group of bfloat16
 _OTHER_SIGN: Mapping[DType, DType] = {UINT8: INT8, INT8: UINT8}
@@ -148,7 +148,7 @@ class Dot:
         kind = acc.kind
         for x, w in zip(a, b, strict=True):
             if self.way == "pairs":
-                acc += _pair_sums(e, kind, x, w)
+                acc += pair_sums(e, kind, x, w)
             elif self.way == "wasm":
                 acc += e.intrinsic("llvm.wasm.dot", kind, x, w)
             else:
@@ -162,7 +162,7 @@ class Dot:
     @property
     def together(self) -> int:
         """Groups whose parts one product may take, those of each one after the other."""
-        return _FOURS if self.way == "fours" else 1
+        return _TOGETHER if self.way == "fours" else 1
 
     @property
     def shifted(self) -> bool:
@@ -199,16 +199,21 @@ class Dot:
 
 def _added_bytes(e: Function, acc: Value, a: Parts, b: Parts) -> Value:
     """The sums with products of bytes, which are added up in 16 bits before."""
-    lanes = lanes_of(acc.kind)
-    kind, name = vector("i16", 2 * lanes), f"llvm.x86.{_PMADDUBSW[lanes]}"
-    sums = e.intrinsic(name, kind, a[0], b[0])
+    sums = byte_sums(e, a[0], b[0])
     for x, w in zip(a[1:], b[1:], strict=True):
-        sums += e.intrinsic(name, kind, x, w)
-    return acc + _pair_sums(e, acc.kind, sums, e.const(kind, 1))
+        sums += byte_sums(e, x, w)
+    return acc + pair_sums(e, acc.kind, sums, e.const(sums.kind, 1))
 
 
-def _pair_sums(e: Function, kind: str, a: Value, b: Value) -> Value:
-    """The sums of two products of int16 in each lane, by pmaddwd."""
+def byte_sums(e: Function, a: Value, b: Value) -> Value:
+    """The sums of two products, of uint8 by int8, in each int16, by pmaddubsw: on x86 alone."""
+    pairs = lanes_of(a.kind) // 2
+    name = f"llvm.x86.{_PMADDUBSW[pairs // 2]}"
+    return e.intrinsic(name, vector("i16", pairs), a, b)
+
+
+def pair_sums(e: Function, kind: str, a: Value, b: Value) -> Value:
+    """The sums of two products of int16 in each lane, by pmaddwd: on x86 alone."""
     return e.intrinsic(f"llvm.x86.{_PMADDWD[lanes_of(kind)]}", kind, a, b)
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from leanconv.codegen.dot import Way, dot_of, way_of
+from leanconv.codegen.dot import Way, byte_sums, dot_of, pair_sums, way_of
 from leanconv.codegen.emitter import Carry, Pointer, Value, vector
 from leanconv.graph.ops.quantised_layers import WORD_BITS
 from leanconv.kernels.matmul_kernel import Columns, OfPanels, PackedMatMul
@@ -36,8 +36,6 @@ ENDS = 8  # bytes behind those of a block of a row: its scale, and that times th
 _NIBBLES = 0x0F0F0F0F
 _IN_16_BITS = 4  # words whose products, 16 of 15 * 127 in each lane, are summed in 16 bits
 OF_BYTES = Precision(UINT8, INT8, INT32, INT32)
-_MADDUBS = {8: "avx2.pmadd.ub.sw", 16: "avx512.pmaddubs.w.512"}
-_MADDWD = {8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,14 +252,10 @@ class _NestOfBytes(_Nest):
                             if not of_pairs:
                                 sums[slot] = dot.add(e, sums[slot], (some,), (own,))
                                 continue
-                            name = f"llvm.x86.{_MADDUBS[k.lanes]}"
-                            small[slot] += e.intrinsic(name, pairs, some, own)
+                            small[slot] += byte_sums(e, some, own)
             if of_pairs:
-                name, ones = f"llvm.x86.{_MADDWD[k.lanes]}", e.const(pairs, 1)
-                sums = [
-                    s + e.intrinsic(name, kind, part, ones)
-                    for s, part in zip(sums, small, strict=True)
-                ]
+                both, ones = zip(sums, small, strict=True), e.const(pairs, 1)
+                sums = [s + pair_sums(e, kind, part, ones) for s, part in both]
         return sums
 
     @property

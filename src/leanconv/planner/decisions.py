@@ -147,12 +147,12 @@ def fitting_pairs(node: Node, graph: Graph, target: Target) -> tuple[int, ...]:
         return ()
     held = (graph.constants.get(name) for name in operator_of(node).packed_inputs(node))
     found = (pairs_in(array, target) for array in held if array is not None)
-    return tuple(
-        number
-        for each in found
-        if each
-        for number in (each.excess.twos, each.excess.fours or 0, each.neighbours, each.narrow)
-    )
+    facts: list[int] = []
+    for each in found:
+        if each:
+            fours = -1 if each.excess.fours is None else each.excess.fours
+            facts += each.excess.twos, fours, each.neighbours, each.narrow
+    return tuple(facts)
 
 
 def resolved_choices(

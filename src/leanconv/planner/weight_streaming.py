@@ -214,21 +214,20 @@ def add_weight_prefetch(calls: Sequence[Call], target: Target) -> list[Call]:
         once = (call.kernel.weight_uses or inf) <= _USES and size <= held
         if size <= target.l2_bytes or not (once or rate):
             continue
-        for before in range(number - 1, max(-1, number - 2 - _BETWEEN), -1):
-            kernel = result[before].kernel
-            steps = kernel.prefetch_steps
-            if steps is None:
-                continue
-            if once:
-                part = size if steps >= _STEPS * ceil_div(size, ALIGNMENT) else 0
-            else:  # what DRAM has time for, beside the kernel's own weights
-                most = rate * steps / target.fma_units - kernel.constant_bytes["w"]
-                part = next((size // n for n in _PARTS if size // n <= most), 0)
-            if part:
-                operands = (*result[before].reads, name, *result[before].results)
-                prefetching = kernel.with_prefetch(part)
-                result[before] = replace(result[before], kernel=prefetching, values=operands)
-            break
+        before = range(number - 1, max(-1, number - 2 - _BETWEEN), -1)
+        place = next((n for n in before if result[n].kernel.prefetch_steps is not None), None)
+        if place is None:
+            continue
+        host = result[place]
+        steps = host.kernel.prefetch_steps or 0.0
+        if once:
+            part = size if steps >= _STEPS * ceil_div(size, ALIGNMENT) else 0
+        else:  # what DRAM has time for, beside the kernel's own weights
+            most = rate * steps / target.fma_units - host.kernel.constant_bytes["w"]
+            part = next((size // n for n in _PARTS if size // n <= most), 0)
+        if part:
+            values = (*host.reads, name, *host.results)
+            result[place] = replace(host, kernel=host.kernel.with_prefetch(part), values=values)
     return result
 
 

@@ -13,7 +13,7 @@ from leanconv.algorithms.direct.plan import plan_any_size, plan_direct, ranked_t
 from leanconv.algorithms.direct.pointwise import DirectPointwise, plan_direct_pointwise
 from leanconv.algorithms.direct.shape import PackedConv
 from leanconv.algorithms.interface import Algorithm, Candidate, one_kernel_candidate
-from leanconv.algorithms.magnitudes import FOURS
+from leanconv.algorithms.magnitudes import TWO_GROUPS
 from leanconv.algorithms.parameters import Choice, Kind, Parameters, one_of, parameter
 from leanconv.algorithms.problem import (
     Problem,
@@ -248,7 +248,7 @@ def with_excess(problem: Problem, kernel: DirectConv, target: Target) -> DirectC
         return kernel
     if types.x != UINT8 and not kernel.folded:
         return kernel
-    found, whole = [kernel], conv.inputs > group_of(types) and conv.x.block % FOURS == 0
+    found, whole = [kernel], conv.inputs > group_of(types) and conv.x.block % TWO_GROUPS == 0
     # Weights that are used once are waited for, however they are multiplied.
     once = not problem.any_size and (kernel.weight_uses or 0) <= 1
     if excess.twos:

@@ -28,7 +28,7 @@ from math import prod
 import numpy as np
 
 from leanconv.algorithms.direct.shape import GROUP_BITS, TAP_BITS, DirectShape
-from leanconv.algorithms.magnitudes import FOURS, exceeding, fours_exceeding
+from leanconv.algorithms.magnitudes import TWO_GROUPS, exceeding, fours_exceeding
 from leanconv.codegen.emitter import Function, Pointer, Value
 from leanconv.codegen.lowered import PackCall
 from leanconv.codegen.microkernel import RegisterTile
@@ -40,9 +40,9 @@ from leanconv.types import MOST_OF_TWO
 def fitting_weights(w: np.ndarray, fours: bool = False) -> np.ndarray:
     """Return weights (K, C, taps…) without what exceeds: of the first of each two, or a group."""
     flat = w.reshape(*w.shape[:2], -1)
-    even = np.pad(flat, ((0, 0), (0, -w.shape[1] % FOURS), (0, 0)))
+    even = np.pad(flat, ((0, 0), (0, -w.shape[1] % TWO_GROUPS), (0, 0)))
     if fours:
-        first = even.reshape(len(w), -1, 2, FOURS // 2, flat.shape[2])[:, :, 0]
+        first = even.reshape(len(w), -1, 2, TWO_GROUPS // 2, flat.shape[2])[:, :, 0]
         first *= ~fours_exceeding(even)[:, :, None]
     else:
         first, second = even[:, ::2], even[:, 1::2]
