@@ -130,7 +130,7 @@ def test_no_more_is_asked_for_than_dram_has_time_for() -> None:
     size = 4 * DEEP.group_weights
     assert size > budget - 4 * few.group_weights > size / 4
     first, *_ = add_weight_prefetch([*calls(few, DEEP), *OTHERS], NEWER)
-    assert first.kernel.prefetch_bytes in (size // 2, size // 4)  # type: ignore[attr-defined]
+    assert first.kernel.prefetch_bytes in (size // 2, size // 4)
 
 
 def test_computed_weights_are_not_asked_for() -> None:
