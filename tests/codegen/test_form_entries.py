@@ -109,13 +109,18 @@ def test_kernels_that_were_never_loaded_together_have_forms_on_disk(
     assert len(list(folder.glob("*.forms"))) == 1
 
 
-def test_all_forms_of_a_skeleton_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def of_one_skeleton() -> list[Kernel]:
+    """Two kernels of two forms."""
     alike: dict[str | None, dict[str, Kernel]] = {}
     for width in range(20, 70):  # columns that are left over are forms
         each = conv_kernel(f"ic16ih30iw{width}oc16oh30ow{width}kh3ph1", host())
         digest = forms.instance_of(each, host()).digest
         alike.setdefault(skeleton_description(each), {})[digest] = each
-    one, other = list(max(alike.values(), key=len).values())[:2]
+    return list(max(alike.values(), key=len).values())[:2]
+
+
+def test_all_forms_of_a_skeleton_are_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = of_one_skeleton()
     for each in (one, other):  # as two processes
         forget(monkeypatch)
         assert compiler.load([each]).compiled == 1
@@ -124,6 +129,19 @@ def test_all_forms_of_a_skeleton_are_kept(folder: Path, monkeypatch: pytest.Monk
     forget(monkeypatch)
     emit_nothing(monkeypatch)
     assert compiler.load([one, other]).forms == 2
+
+
+def test_what_two_processes_keep_at_once_is_all_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, cache = of_one_skeleton(), compiler.object_cache()
+    for each in both:  # neither has read what the other has written
+        forget(monkeypatch)
+        instances = {each: forms.instance_of(each, host())}
+        known_forms.remember(instances, [each], host(), cache)
+    forget(monkeypatch)
+    found, _ = known_forms.known_instances(both, host(), cache)
+    assert [*found] == both
 
 
 def test_forms_of_one_text_with_other_guards_are_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:

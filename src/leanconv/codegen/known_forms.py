@@ -205,11 +205,15 @@ def remember(
     target: Target,
     objects: DiskCache,
 ) -> None:
-    """Keep the instances of kernels loaded together, and the forms of emitted skeletons."""
+    """Keep the instances of kernels loaded together, and the forms of emitted skeletons.
+
+    Forms that other processes have kept of these skeletons meanwhile stay.
+    """
     text = description(list(instances))
     body = packed(list(instances.values())) if text is not None else None
     if text is not None and body is not None:
         entries_beside(objects).put(key_of(text, target), body)
-    skeletons = skeletons_beside(objects)
-    for kernel, key in _skeleton_keys(emitted_now, target).items():
+    keys, skeletons = _skeleton_keys(emitted_now, target), skeletons_beside(objects)
+    _adopt_kept(keys, target, objects)
+    for kernel, key in keys.items():
         skeletons.put(key, packed_forms(forms_of_skeleton(kernel, target)))
