@@ -15,8 +15,10 @@ from leanconv.graph.passes.canonical_forms import (
     global_pooling,
     merge_pads,
     pool_channels_last,
+    transpose_interleaved,
 )
 from leanconv.graph.passes.fold_batch_norm import fold_batch_norm
+from leanconv.graph.passes.simplify import simplify
 from leanconv.graph.verify import verify
 from leanconv.spec.activation import Activation
 from leanconv.types import FLOAT32, INT8, UINT8, DType
@@ -403,3 +405,42 @@ def test_few_channels_volumes_and_floats_are_transposed() -> None:
         _channels_last(FLOAT32, (7, 10), 67),
     ):
         assert ops(verify(pool_channels_last(graph))) == ["Transpose", "MaxPool", "Transpose"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((2, 3, 4, 1), 3), ((5, 1), 1), ((3, 1, 1), 1), ((1, 4, 1), 2)]
+)
+def test_elements_taken_in_turn_are_transposed(shape: tuple[int, ...], axis: int) -> None:
+    for dtype in (FLOAT32, INT8):
+        b = Builder(dtype)
+        x, z = b.input(*shape), b.input(*shape)
+        result = applied(transpose_interleaved, b.graph(b.op("Concat", x, z, x, axis=axis)))
+        assert ops(result) == ["Reshape", "Reshape", "Reshape", "Concat", "Transpose"]
+        assert only(result, "Concat").attributes["axis"] == 0
+
+
+def test_what_is_joined_by_runs_stays() -> None:
+    b = Builder()
+    rows, pairs, one = b.input(1, 4), b.input(3, 2), b.input(1, 1, 1)
+    more, constant = b.input(3, 1), b.normal(3, 1)
+    outputs = [
+        b.op("Concat", rows, rows, axis=0),
+        b.op("Concat", pairs, more, axis=1),
+        b.op("Concat", one, one, axis=2),
+        b.op("Concat", more, constant, axis=1),
+    ]
+    assert ops(applied(transpose_interleaved, b.graph(*outputs))) == ["Concat"] * 4
+
+
+@pytest.mark.parametrize("step", [1, 2, -1])
+def test_a_slice_between_transposes_comes_first(step: int) -> None:
+    b = Builder()
+    turned = b.op("Transpose", b.input(2, 3, 5, 7), perm=(0, 2, 3, 1))
+    starts, sizes = (0, 1 if step > 0 else 4, 0, 1), (2, 2, 7, 2)
+    cut = b.op("Slice", turned, starts=starts, steps=(1, step, 1, 1), sizes=sizes)
+    back = b.op("Transpose", cut, perm=(0, 3, 1, 2))
+    result = applied(transpose_interleaved, b.graph(back))
+    assert ops(result) == ["Slice", "Transpose", "Transpose"]
+    assert ops(applied(simplify, result)) == ["Slice"]
+    kept = b.op("Exp", b.op("Slice", turned, starts=(0,) * 4, steps=(1,) * 4, sizes=sizes))
+    assert ops(applied(transpose_interleaved, b.graph(back, kept)))[:2] == ["Transpose", "Slice"]

@@ -139,6 +139,19 @@ def test_reshapes_merge() -> None:
     assert ops(result) == ["Tanh", "Reshape", "Exp", "Exp"]
 
 
+def test_a_concat_of_concats_is_one() -> None:
+    b = Builder()
+    x = [b.op("Tanh", b.input(2, n, 3)) for n in (1, 2, 3, 4)]
+    inner = b.op("Concat", b.op("Concat", x[0], x[1], axis=1), x[2], axis=1)
+    shared = b.op("Concat", x[3], x[0], axis=1)
+    other = b.op("Concat", x[1], x[1], axis=2)
+    across = b.op("Concat", other, b.input(2, 1, 6), axis=1)
+    one = b.op("Concat", x[3], inner, shared, axis=1)
+    result = applied(simplify, b.graph(one, b.op("Exp", shared), across))
+    joined = sorted(len(n.inputs) for n in result.nodes if n.op == "Concat")
+    assert joined == [2, 2, 2, 5], "what others read, or lies along another axis, stays"
+
+
 def test_transposes_merge() -> None:
     b = Builder()
     x = b.op("Tanh", b.input(2, 3, 4, 5))

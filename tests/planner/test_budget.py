@@ -19,7 +19,6 @@ from leanconv.planner.decisions import Decision
 from leanconv.planner.error_growth import error_units
 from leanconv.planner.graph_planner import GraphPlanner
 from leanconv.planner.lowering import lower_graph
-from leanconv.planner.node_costs import reorder_ns
 from leanconv.planner.solver import fastest, smallest
 from leanconv.planner.storage import place
 from leanconv.spec import PLAIN
@@ -111,7 +110,7 @@ def every_plan(planner: GraphPlanner) -> list[Plan]:
         storage = place(lowered, planner.threads)
         moves = [step.calls[0].values[-1] for step in lowered.steps if step.op == "Reorder"]
         costs = planner.target.costs
-        reorders = sum(reorder_ns(lowered.bytes[result], costs) for result in moves)
+        reorders = sum(costs.reorder_ns(lowered.bytes[result]) for result in moves)
         plans.append(
             Plan(
                 sum(node_cost.time_ns for node_cost in chosen) + reorders,

@@ -197,6 +197,35 @@ def choices_of(
     return found
 
 
+def estimated_cycles(
+    node: Node,
+    graph: Graph,
+    decision: Decision,
+    target: Target,
+    accuracy: Accuracy,
+    now: Decision | None = None,
+) -> float:
+    """Estimated cycles of a node by the cost model's choice, of one thread.
+
+    Args:
+        node, graph: sizes that are open have their representatives.
+        decision: its formats.
+        target, accuracy: of the plan.
+        now: the formats in which its images are; reorders from these are added.
+
+    Raises:
+        SpecError: no algorithm computes the node in these formats.
+    """
+    case, costs = _case(node, graph, decision, target), target.costs
+    context = case.context(graph, target, accuracy)
+    moved = 0.0
+    if now is not None:
+        wanted, given = decision.formats(node), now.formats(node)
+        names = [name for name in wanted if wanted[name] != given[name]]
+        moved = sum(costs.reorder_cycles(case.types[name].bytes) for name in names)
+    return operator_of(node).estimated(context, AUTO).cycles + moved
+
+
 @dataclass(frozen=True)
 class _Case:
     """A node to choose for, and the types of its values to choose for."""
@@ -205,6 +234,11 @@ class _Case:
     decision: Decision
     types: Mapping[str, TensorType]
     key: str
+
+    def context(self, graph: Graph, target: Target, accuracy: Accuracy) -> NodeContext:
+        """What the node's operator takes, with these types."""
+        sized = replace(graph, types={**graph.types, **self.types})
+        return self.decision.context(self.node, sized, target, accuracy)
 
 
 def _case(node: Node, graph: Graph, decision: Decision, target: Target) -> _Case:
@@ -235,9 +269,7 @@ def _choices(
 
 
 def _modelled(case: _Case, graph: Graph, target: Target, accuracy: Accuracy) -> Choice:
-    sized = replace(graph, types={**graph.types, **case.types})
-    context = case.decision.context(case.node, sized, target, accuracy)
-    return operator_of(case.node).default_choice(context)
+    return operator_of(case.node).default_choice(case.context(graph, target, accuracy))
 
 
 @functools.lru_cache(8)

@@ -15,7 +15,7 @@ from leanconv.planner.error_growth import error_units
 from leanconv.planner.formats import format_rules
 from leanconv.planner.lowered_graph import LoweredGraph
 from leanconv.planner.lowering import lower_graph, plan_bodies, usual_decisions
-from leanconv.planner.node_costs import GraphViews, NodeCost, NodeEvaluator, reorder_ns, step_times
+from leanconv.planner.node_costs import GraphViews, NodeCost, NodeEvaluator, step_times
 from leanconv.planner.search_graph import SearchGraph, make_search_graph
 from leanconv.planner.solver import Path, fastest, least_error, least_time, smallest
 from leanconv.planner.storage import Storage
@@ -213,7 +213,7 @@ class GraphPlanner:
         The plan without limits takes no longer.
         """
         types, costs = self.graph.types, self.target.costs
-        moved = sum(reorder_ns(types[name].bytes, costs) for name in self._usual_reorders)
+        moved = sum(costs.reorder_ns(types[name].bytes) for name in self._usual_reorders)
         return moved + sum(cost.estimated_ns for cost in self.chosen(self.defaults))
 
     @cached_property

@@ -13,7 +13,7 @@ from leanconv.graph.ir import Graph, TensorType
 from leanconv.operators import Accuracy
 from leanconv.planner.decisions import Decision
 from leanconv.planner.lowered_graph import Step
-from leanconv.planner.node_costs import NodeCost, reorder_ns, step_times
+from leanconv.planner.node_costs import NodeCost, step_times
 from leanconv.planner.plan_file import (
     PlanFile,
     PlannedNode,
@@ -160,7 +160,7 @@ class NetworkPlan(Unpicklable):
     @property
     def _reorders_ns(self) -> list[int]:
         costs = self.target.costs
-        return [reorder_ns(s.output_bytes, costs) for s in self.steps if s.op == "Reorder"]
+        return [costs.reorder_ns(s.output_bytes) for s in self.steps if s.op == "Reorder"]
 
     def step_estimates(self) -> tuple[int, ...]:
         """The estimated time of each of `steps`."""

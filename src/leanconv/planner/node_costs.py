@@ -31,11 +31,6 @@ from leanconv.types import FLOAT16
 _COARSE = FLOAT16.roundoff / 4
 
 
-def reorder_ns(result_bytes: int, costs: Costs) -> int:
-    """Estimated time of one thread to reorder a tensor to a result of `result_bytes`."""
-    return round(2 * result_bytes / (costs.dram_copy * costs.ghz)) + costs.ns(costs.stage)
-
-
 def step_times(
     steps: Sequence[Step],
     nodes: Sequence[Node],
@@ -45,7 +40,7 @@ def step_times(
 ) -> tuple[int, ...]:
     """The estimated time of each step of a plan, of all threads."""
     times = {n.key: cost.estimated_ns for n, cost in zip(nodes, node_costs, strict=True)}
-    times |= {s.output: reorder_ns(s.output_bytes, costs) for s in steps if s.op == "Reorder"}
+    times |= {s.output: costs.reorder_ns(s.output_bytes) for s in steps if s.op == "Reorder"}
     return tuple(costs.shared_ns(times[step.output], threads) for step in steps)
 
 

@@ -28,7 +28,6 @@ from leanconv.planner.node_costs import (
     NodeEvaluator,
     Output,
     other_decisions,
-    reorder_ns,
 )
 from leanconv.planner.solver import Level, undominated
 from leanconv.planner.weight_streaming import STAYS_BYTES
@@ -303,7 +302,7 @@ class _Builder:
         return made and self._root((name, PLAIN)) in self._free
 
     def _reorder_ns(self, result: Key) -> int:
-        return reorder_ns(self._views.bytes(result), self._costs)
+        return self._costs.reorder_ns(self._views.bytes(result))
 
     def _held(self, state: State) -> int:
         roots = {self._root((name, form)) for name, live in state for form in live.held}

@@ -257,6 +257,14 @@ class Costs:
         """Cycles as time."""
         return round(cycles * (1 / self.ghz))
 
+    def reorder_cycles(self, result_bytes: int) -> float:
+        """Cycles of one thread to bring a tensor to another format, of so many bytes there."""
+        return 2 * result_bytes / self.dram_copy + self.stage
+
+    def reorder_ns(self, result_bytes: int) -> int:
+        """Time of one thread for that."""
+        return self.ns(self.reorder_cycles(result_bytes))
+
     def shared_ns(self, time_ns: int, threads: int) -> int:
         """Time of `threads` threads for a step that takes one alone `time_ns`.
 

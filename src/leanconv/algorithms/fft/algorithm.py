@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import sqrt
+from math import prod, sqrt
 from operator import itemgetter
 
 import numpy as np
@@ -27,7 +27,7 @@ LENGTHS, PRODUCTS = (16, 32), (4, 3)
 LONG = (64, 128, 256)  # only where the user names them: code of several thousand instructions
 PLANE_LENGTHS = (*LENGTHS, 64, 128, 256)  # where lanes are tiles
 _LEAST_LENGTH = 2  # transforms beyond this multiple of the taps: code that compiles long
-
+_MANY_TAPS = 81  # transforms pay for them whatever the number of channels
 
 _Layout = FftLayout | PlaneLayout
 
@@ -174,7 +174,8 @@ def _plausible(problem: Problem) -> bool:
     """Enough channels, or taps, to pay for transforms."""
     conv = problem.conv
     kernel = conv.window.kernel[1:]
-    return min(kernel) >= 3 and (min(conv.inputs, conv.outputs) >= 16 or min(kernel) >= 9)
+    many = min(conv.inputs, conv.outputs) >= 16 or prod(kernel) >= _MANY_TAPS
+    return min(kernel) >= 3 and many
 
 
 FFT = Algorithm(

@@ -17,6 +17,7 @@ from leanconv.graph.passes.canonical_forms import (
     global_pooling,
     merge_pads,
     pool_channels_last,
+    transpose_interleaved,
 )
 from leanconv.graph.passes.coded_values import unsigned_codes
 from leanconv.graph.passes.drop_channels import drop_channels
@@ -55,6 +56,7 @@ PASSES: tuple[Pass, ...] = (
     factor_sums,
     recognise_activations,  # before numbers such as 3 and 1/6 fold into weights
     global_pooling,  # before dense layers look for the map behind their input
+    transpose_interleaved,
     simplify,
     dense_to_conv,
     merge_pads,

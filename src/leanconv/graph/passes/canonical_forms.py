@@ -222,6 +222,71 @@ def pool_channels_last(editor: Editor, node: Node) -> bool:
     return True
 
 
+@rewriting
+def transpose_interleaved(editor: Editor, node: Node) -> bool:
+    """Write a Concat that takes elements in turn as a Transpose, and let Transposes meet.
+
+    - Arrays of one element along the last axis that is not of one element, joined there, are joined
+      along the first one and transposed: whole runs are moved, or computed in their place.
+    - A Slice between two Transposes comes before both, which `simplify` makes one.
+
+    Left alone: constants, which are folded; a Transpose or a Slice that others read.
+
+    Requires: a verified graph.
+    Ensures: the same numbers; no more is moved than before.
+    """
+    if node.op == "Concat":
+        return _interleaved(editor, node)
+    cut = editor.private_producer(node.inputs[0], "Slice") if node.op == "Transpose" else None
+    turn = cut and editor.private_producer(cut.inputs[0], "Transpose")
+    if cut is None or turn is None:
+        return False
+    perm: tuple[int, ...] = turn.attributes["perm"]
+    back = [perm.index(axis) for axis in range(len(perm))]
+    moved = {n: tuple(v[axis] for axis in back) for n, v in cut.attributes.items()}
+    dtype = editor.types[node.output].dtype
+    few = editor.value(cut.output, TensorType(moved["sizes"], dtype))
+    turned = editor.value(cut.output, TensorType(cut.attributes["sizes"], dtype))
+    editor.replace(
+        node,
+        node_like(cut, inputs=turn.inputs, outputs=(few,), attributes=moved),
+        node_like(turn, inputs=(few,), outputs=(turned,)),
+        node_like(node, inputs=(turned,)),
+    )
+    return True
+
+
+def _interleaved(editor: Editor, node: Node) -> bool:
+    axis, kind, shape = (
+        node.attributes["axis"],
+        editor.types[node.output],
+        editor.shape(node.output),
+    )
+    ones = all(editor.shape(name)[axis] == 1 for name in node.inputs)
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    behind = any(extent != 1 for extent in shape[axis + 1 :])
+    if (
+        not ones
+        or behind
+        or all(n == 1 for n in rest)
+        or any(n in editor.constants for n in node.inputs)
+    ):
+        return False
+    rows = [editor.value(node.output, TensorType((1, *rest), kind.dtype)) for _ in node.inputs]
+    joined = editor.value(node.output, TensorType((len(rows), *rest), kind.dtype))
+    perm = (*range(1, axis + 1), 0, *range(axis + 1, len(shape)))
+    editor.replace(
+        node,
+        *(
+            reshape_node(name, row, (1, *rest), node.name)
+            for name, row in zip(node.inputs, rows, strict=True)
+        ),
+        node_like(node, inputs=tuple(rows), outputs=(joined,), attributes={"axis": 0}),
+        Node("Transpose", (joined,), (node.output,), frozen({"perm": perm}), node.name),
+    )
+    return True
+
+
 def _covers(editor: Editor, node: Node) -> bool:
     extents = editor.shape(node.inputs[0])[2:]
     attributes, dtype = node.attributes, editor.types[node.inputs[0]].dtype

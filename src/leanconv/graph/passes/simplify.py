@@ -130,7 +130,8 @@ def simplify(editor: Editor, node: Node) -> bool:
     - A Reshape, Transpose, Slice, Pad, Expand, Resize, pool, reduction or Concat that gives back
       its input; adding 0, multiplying by 1 and their like; Clip without bounds.
     - A Cast reads past one to a type that holds all numbers that were cast.
-    - A Reshape reads past other Reshapes. Two Transposes become one, and one that moves only
+    - A Reshape reads past other Reshapes, and a Concat past those along its axis that it alone
+      reads. Two Transposes become one, and one that moves only
       axes of extent 1 becomes a Reshape.
     - Clip and Relu in a row become one when nobody else reads the first.
     - Operands of a binary operation that are expanded anyway are read unexpanded.
@@ -200,6 +201,15 @@ def _transpose(editor: Editor, node: Node) -> Node | None:
     return node_like(node, inputs=(source,), attributes={"perm": perm})
 
 
+def _concat(editor: Editor, node: Node) -> Node | None:
+    inputs = list[str]()
+    for name in node.inputs:
+        before = editor.private_producer(name, "Concat")
+        alike = before is not None and before.attributes == node.attributes
+        inputs += before.inputs if before is not None and alike else (name,)
+    return None if tuple(inputs) == node.inputs else node_like(node, inputs=tuple(inputs))
+
+
 def _cast(editor: Editor, node: Node) -> Node | None:
     before = editor.producer(node.inputs[0])
     if before is None or before.op != "Cast":
@@ -238,6 +248,7 @@ def _binary(editor: Editor, node: Node) -> Node | None:
 _HANDLERS: dict[str, Callable[[Editor, Node], Node | None]] = {
     "Reshape": _reshape,
     "Transpose": _transpose,
+    "Concat": _concat,
     "Cast": _cast,
     "Relu": _clip,
     "Clip": _clip,
