@@ -241,6 +241,22 @@ def test_shapes_are_told_apart_and_counted(folder: Path) -> None:
     assert second.footprint().weights == first.footprint().weights
 
 
+def test_bytes_are_as_predicted_where_shapes_share_constants(folder: Path) -> None:
+    """Constants of 20 bytes take 64, in another snapshot's memory as in one's own."""
+    node = helper.make_node("Conv", ["x", "w", "b"], ["y"])
+    held = {"w": np.ones((5, 3, 3, 3), "f4"), "b": np.ones(5, "f4")}
+    data = model([node], {"x": (1, 3, "H", 16)}, ["y"], held).SerializeToString()
+    first = kept(data)
+    sizes = (16, 20)
+    expected = [first(np.ones((1, 3, size, 16), "f4")).tobytes() for size in sizes]
+    second = taken(data)
+    for size, answer in zip(sizes, expected, strict=True):
+        assert second(np.ones((1, 3, size, 16), "f4")).tobytes() == answer
+        assert second.used_bytes == second.memory_bytes
+    assert from_snapshot(second)
+    assert len(plans(folder)) == 2
+
+
 def test_what_a_snapshot_lacks_is_planned_when_it_is_asked_for() -> None:
     first = kept(small())
     asked: list[Callable[[Network], object]] = [

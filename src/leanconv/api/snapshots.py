@@ -434,7 +434,7 @@ def _network(
     for each in new:
         addresses[each.offset], end = own.address + end, end + aligned(each.bytes)
     blocks = [*dict.fromkeys(block for block, _ in known.values())]
-    others = blocks, sum(each.bytes for each in file.constants if each.offset in known)
+    others = blocks, sum(aligned(each.bytes) for each in file.constants if each.offset in known)
     return SnapshotNetwork(program, library, addresses, (inputs, results), own, others, shared)
 
 
