@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import leanconv
-from leanconv.cli import bench
+from leanconv.cli import bench, output
 from leanconv.cli.bench import conv_model
 from leanconv.cli.engines import machine, processes
 from leanconv.cli.engines.processes import Crew, Engine, EngineError, EngineProcess, Installed
@@ -277,6 +278,21 @@ def test_bench_refuses_a_busy_machine_when_strict(
     usual = ("bench", "ic2ih5oc3kh3", *OPTIONS, "--engine", "leanconv")
     assert "1.5 CPUs are busy" in call(*usual, "--strict").err
     assert "warning: 1.5 CPUs" in call(*usual).out
+
+
+@pytest.mark.usefixtures("fakes")
+def test_bench_says_how_long_it_waits_for_a_quiet_machine(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: float) -> float:
+        time.sleep(0.2)
+        return 0.0
+
+    monkeypatch.setattr(machine, "wait_until_quiet", busy)
+    monkeypatch.setattr(output, "PATIENCE_S", 0.01)
+    usual = ("bench", "ic2ih5oc3kh3", *OPTIONS, "--engine", "leanconv")
+    assert "quiet, 60 s at most (--wait)" in call(*usual).err
+    assert "quiet, 1.5 s at most (--wait)" in call(*usual, "--wait", "1.5").err
 
 
 def test_failures_see_nan() -> None:

@@ -321,6 +321,13 @@ def test_a_picture_that_is_not_there_comes_before_how_it_is_read(
     assert "expected --preset" in call("run", "m.onnx", picture(9)).err
 
 
+def test_a_shape_that_nodes_do_not_take_is_named_as_an_option(call: Call) -> None:
+    given = ("examples/digits/digits.onnx", "examples/digits/images/digit_0_a.png")
+    result = call("run", *given, "--shape", "1x3x32x32")
+    assert result.code == 1
+    assert "do not take input 1x3x32x32, which --shape states: " in " ".join(result.err.split())
+
+
 def test_a_file_that_fixes_several_images_is_run_with_a_shape_for_one(
     call: Call, picture: Picture, tmp_path: Path
 ) -> None:

@@ -37,7 +37,7 @@ def test_json_and_shapes(call: Call, tmp_path: Path) -> None:
     [
         ([MODEL], 2, "-o/--output"),
         ([MODEL, "-o", "missing/net.o"], 1, "missing"),
-        ([MODEL, "-o", "net.txt"], 1, "expected a folder, or a name that ends in .o"),
+        ([MODEL, "-o", "net.txt"], 1, "got --output 'net.txt'; expected a folder, or a name that "),
         ([MODEL, "-o", MODEL], 1, "is the network itself; expected another file"),
         (["missing.onnx", "-o", "net.o"], 1, "missing.onnx"),
         ([MODEL, "-o", "net.o", "--target", "pdp11"], 1, "target 'pdp11' is not known"),

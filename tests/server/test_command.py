@@ -100,7 +100,7 @@ def test_the_life_of_a_server(tmp_path: Path) -> None:
         ("x.onnx --port 70000", "'70000' is not a number from 0 to 65535"),
         ("x.onnx --memory-limit 1000 --request-memory 1000", "leaves nothing"),
         ("x.onnx --shape a:b", "is no shape"),
-        ("missing.onnx", "missing.onnx"),
+        ("missing.onnx", "leanconv: the model 'missing.onnx' cannot be read"),
     ],
 )
 def test_wrong_command_lines(call: Call, given: str, message: str) -> None:

@@ -178,6 +178,11 @@ def _refuse_unsound(path: Path) -> None:
         raise InputError(f"{shown} cannot be read: {reason(error)}") from error
     except (ValueError, struct.error) as error:
         raise InputError(f"{shown} is no shared library, or damaged; {_MEND}") from error
+    if not segments:
+        raise InputError(
+            f"{shown} is an object, for a linker; expected a shared library: compile the network "
+            "with out='libnet.so'"
+        )
     if any(offset + held > size for _, _, offset, _, _, held, *_ in segments):
         raise InputError(f"{shown} is cut short, with {size} bytes; copy it again")
     with open_regular("/proc/self/exe") as file:

@@ -275,7 +275,8 @@ def compare(
     """
     installed, missing = find_engines(options, engines)
     _check_rivals(engines, installed, missing, options)
-    with progress("waiting until the machine is quiet") as shown, Crew(keep) as crew:
+    most = f"waiting until the machine is quiet, {options.wait:g} s at most (--wait)"
+    with progress(most) as shown, Crew(keep) as crew:
         busy = machine.wait_until_quiet(_BUSY_CPUS, options.wait)
         if busy >= _BUSY_CPUS and options.strict:
             raise EngineError(f"{busy:.1f} CPUs are busy with other work; stop it, then measure")

@@ -34,6 +34,8 @@ _PHRASES = {  # of Python's arguments, as messages have them
     "got algorithms together with max_error": "got --algorithm together with --max-error",
     "or float64 arrays": "or --dtype float64",
     "stream_weights=True": "--stream-weights",
+    "which shapes states": "which --shape states",
+    "got out=": "got --output ",
 }
 _VALUE = re.compile(r"expected it where others have a shape: \{(.+?): np\.array\(…\)\}")
 _QUOTES = "'\""

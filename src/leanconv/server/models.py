@@ -197,7 +197,8 @@ def loaded(
             known = values.get("", {}), values.get(source.name, {})
             model = _loaded(source, options, wanted, known, left, limits)
         except LeanConvError as error:
-            error.args = (f"{source.path}: {_told(error, left, limits)}",)
+            told = _told(error, left, limits)
+            error.args = (told if str(source.path) in told else f"{source.path}: {told}",)
             raise
         models.append(model)
         say(_described(model))
