@@ -257,6 +257,27 @@ def test_bytes_are_as_predicted_where_shapes_share_constants(folder: Path) -> No
     assert len(plans(folder)) == 2
 
 
+@pytest.mark.parametrize(
+    ("offsets", "shares"),
+    [(lambda each: each, True), (lambda each: each * 2, False), (lambda each: [], False)],
+)
+def test_what_is_planned_beside_snapshots_shares_their_memory(
+    folder: Path, offsets: Callable[[list[int]], list[int]], shares: bool
+) -> None:
+    """Its constants are found by what they are packed from; those of other sizes are not."""
+    first = kept(small())
+    rewritten(
+        plans(folder)[0],
+        lambda d: d.update(packings={name: offsets(each) for name, each in d["packings"].items()}),
+    )
+    second = taken(small())
+    snapshot = second.in_use
+    planned = second.compiled
+    assert bool(snapshot.held.blocks.keys() & planned.held.blocks.keys()) == shares
+    same({"y": second(X)}, {"y": first(X)})
+    assert second.used_bytes == second.memory_bytes == first.used_bytes
+
+
 def test_what_a_snapshot_lacks_is_planned_when_it_is_asked_for() -> None:
     first = kept(small())
     asked: list[Callable[[Network], object]] = [
@@ -667,6 +688,10 @@ def check_places(program: PortableProgram, constants: set[int], sizes: list[int]
         lambda d: d["program"].__setitem__("forms", [3]),
         lambda d: d["program"]["stages"].append([[]] * 8),
         lambda d: d.__setitem__("empty", 3),
+        lambda d: d.pop("packings"),
+        lambda d: d.__setitem__("packings", [3]),
+        lambda d: d["packings"].__setitem__("x", 3),
+        lambda d: d["packings"].__setitem__("x", [-1]),
         lambda d: d.clear(),
     ],
 )

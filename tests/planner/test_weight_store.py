@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from leanconv.operators import Accuracy, operator_of
 from leanconv.operators.operator import NodeContext
 from leanconv.planner.formats import default_decisions, format_rules
 from leanconv.planner.lowered_graph import ConstantPool, WeightStore
+from leanconv.planner.weights import packing_digest
 from leanconv.runtime.memory import Block
 from support.onnx_models import model, small_cnn
 from support.packing import packed_by
@@ -69,6 +71,29 @@ def test_shared_weights_go_with_the_last_plan() -> None:
     del second
     gc.collect()
     assert store.find(packing("a", w)) is None
+
+
+def test_weights_of_snapshots_are_found_by_their_digests() -> None:
+    block, w = Block(128), np.ones(4)
+    places = {packing_digest(packing("a", w)): (block, [block.address + 64])}
+    asked: list[list[int]] = []
+
+    def elsewhere(digest: str, sizes: Sequence[int]) -> tuple[Block, list[int]] | None:
+        asked.append([*sizes])
+        return places.get(digest)
+
+    store = WeightStore(packing_digest, elsewhere)
+    for same in (w, np.ones(4)):  # whichever process made the array
+        found = store.find(packing("a", same, name="v"))
+        assert found is not None
+        assert found.addresses == {"v": block.address + 64}
+        assert (found.block, found.bytes) == (block, 64)
+        assert found.digest in places
+    for other in (packing("b", w), packing("a", w * 2), packing("a", w.astype("f4"))):
+        assert store.find(other) is None
+    assert asked == [[64]] * 5
+    assert store.find(packing(None, w)) is None
+    assert len(asked) == 5
 
 
 def test_an_array_at_a_freed_ones_address_is_another() -> None:

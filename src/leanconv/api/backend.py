@@ -79,6 +79,10 @@ class Compiled(Protocol):
         """The shapes of all inputs."""
 
     @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Types of the arrays that it reads, by name."""
+
+    @property
     def outputs(self) -> Mapping[str, TensorType | None]:
         """Types of the outputs by name; None where the extents follow from values in a run."""
 
@@ -107,6 +111,13 @@ class Compiled(Protocol):
     def run(self, arrays: Sequence[Any]) -> list[Any]:
         """The outputs for arrays that `Backend.validated` returned."""
 
+    def report(self, front: bool) -> dict[str, Any]:
+        """Say of every layer which candidates there were and why all but one lost, as JSON.
+
+        Raises:
+            InputError: it is of a snapshot, and the file has changed since.
+        """
+
 
 class Planned(Compiled, Protocol):
     """A compiled network with its plan."""
@@ -123,9 +134,6 @@ class Planned(Compiled, Protocol):
 
     def explain(self) -> str:
         """Say how every step is computed, with its bytes, and what makes the memory."""
-
-    def report(self, front: bool) -> dict[str, Any]:
-        """Say of every layer which candidates there were and why all but one lost, as JSON."""
 
 
 class Backend(Protocol):
@@ -201,6 +209,9 @@ class Backend(Protocol):
             NeedsInputsError: the values of others decide what is computed.
         """
 
+    def limit_to(self, memory_limit: int) -> None:
+        """Let later plans take at most so many bytes, whatever the options of `load`."""
+
     def kept(self, shapes: Any) -> Backend | None:
         """Return a backend for stated shapes, if a snapshot has their plan."""
 
@@ -213,6 +224,9 @@ class PlanningBackend(Backend, Protocol):
 
     def compile(self, shapes: tuple[Shape, ...], known: Known) -> Planned:
         """Plan and compile for input shapes, as `Backend` says."""
+
+    def report(self, shapes: tuple[Shape, ...], front: bool) -> dict[str, Any]:
+        """Plan for input shapes as `compile` does, and say of every layer what was chosen."""
 
     def of_model(self, model: Model, shapes: Any) -> PlanningBackend:
         """Return a backend with these options for this model at the shapes that a user states."""

@@ -19,7 +19,7 @@ from leanconv.api.network import Network
 from leanconv.api.options import NetworkOptions
 from leanconv.api.planned_call import PlannedCall, TailCall
 from leanconv.api.segment_networks import SegmentNetworks
-from leanconv.api.snapshots import Snapshots
+from leanconv.api.snapshots import SnapshotMemory, Snapshots
 from leanconv.api.stated_shapes import ShapeRanges, with_sizes
 from leanconv.codegen.compiler import CodeAhead, described
 from leanconv.codegen.kernel import Kernel
@@ -32,11 +32,14 @@ from leanconv.graph.onnx_import import Model
 from leanconv.planner.compiled_network import (
     CompiledNetwork,
     SharedMemory,
+    plan_alone,
     planned_kernels,
 )
-from leanconv.planner.lowered_graph import OwnedGraph
+from leanconv.planner.explain import explain_network
+from leanconv.planner.lowered_graph import OwnedGraph, WeightStore
 from leanconv.planner.plan_file import PlanFile
 from leanconv.planner.portable_network import PortableNetwork, portable_network
+from leanconv.planner.weights import packing_digest
 from leanconv.progress import steps
 from leanconv.records import cached_property, replace
 from leanconv.runtime.calibration import alike, planning_target
@@ -59,6 +62,7 @@ class CpuBackend(CpuGraphs):
         ranges: the shapes that it is for; None for any that the file takes.
         target: the processor that it plans for; by default the settings', or this one.
         snapshots: where the networks that it makes are kept; None keeps none.
+        beside: the memory of the network's snapshots that this process uses, if it does.
 
     Attributes:
         ahead: the code of these shapes.
@@ -75,13 +79,18 @@ class CpuBackend(CpuGraphs):
         ranges: ShapeRanges | None = None,
         target: Target | None = None,
         snapshots: Snapshots | None = None,
+        beside: SnapshotMemory | None = None,
     ) -> None:
         super().__init__(model, options, pinned, target)
         self.input_dtype = self.dtype
         settings = current_settings()
         self.cache_bytes = settings.plan_cache_bytes
         made_for = f"{self.dtype} {self.accuracy}"
-        self._shared = SharedMemory(files=_weight_files(options), made_for=made_for)
+        elsewhere = None if beside is None else beside.packed
+        weights = WeightStore(packing_digest if snapshots else None, elsewhere)
+        self._shared = SharedMemory(weights, files=_weight_files(options), made_for=made_for)
+        if beside is not None:
+            self._shared = replace(self._shared, arena=beside.arena, outputs=beside.outputs)
         self._probed: tuple[tuple[Shape, ...], OwnedGraph] | None = None
         self._snapshots = snapshots
         self._ranges, self.ahead = ranges, CodeAhead(self.target)
@@ -259,8 +268,16 @@ class CpuBackend(CpuGraphs):
 
     def limit_to(self, memory_limit: int) -> None:
         """Let later plans take at most so many bytes, whatever the options of `load`."""
+        if memory_limit == self._options.memory_limit:
+            return
         self._options, self._snapshots = replace(self._options, memory_limit=memory_limit), None
         self.__dict__.pop("_in_least_parts", None)
+
+    def report(self, shapes: tuple[Shape, ...], front: bool) -> dict[str, Any]:
+        """Plan for input shapes, and say of every layer what was chosen; nothing is compiled."""
+        graph, limit = self.graph(shapes), self._options.memory_limit
+        plan, decided = plan_alone(graph, self.planner(graph), limit, self._decisions(graph))
+        return explain_network(plan, decided, front)
 
     def portable(self, shapes: tuple[Shape, ...], compact: bool = False) -> PortableNetwork:
         """Plan for input shapes, for any target, without loading code.

@@ -100,6 +100,11 @@ class FastCall(Generic[_Runs]):
         return self.given.shapes
 
     @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Types of the arrays that it reads, by name."""
+        return self.network.inputs
+
+    @property
     def outputs(self) -> Mapping[str, TensorType | None]:
         """Types of the outputs by name; None where the extents follow from values in a run."""
         return self.network.results

@@ -23,7 +23,7 @@ from leanconv.api.options import (
     checked_limit,
     checked_shared,
 )
-from leanconv.api.snapshots import Snapshots
+from leanconv.api.snapshots import SnapshotMemory, Snapshots
 from leanconv.api.stated_shapes import are_numbers, misfit, with_shapes
 from leanconv.errors import ModelError, SpecError, memory_reported, short
 from leanconv.graph.convert import LAST_OPSET
@@ -164,8 +164,12 @@ def file_network(
         return network
 
 
-def planning_backend(snapshots: Snapshots) -> CpuBackend:
+def planning_backend(snapshots: Snapshots, beside: SnapshotMemory) -> CpuBackend:
     """The backend that plans a network whose snapshots were used until now.
+
+    Args:
+        snapshots: of the network.
+        beside: the memory of those that are in use.
 
     Raises:
         ModelError: its file has changed since.
@@ -174,7 +178,7 @@ def planning_backend(snapshots: Snapshots) -> CpuBackend:
     model = model_of(snapshots.same_data(), source if isinstance(source, Path) else None)
     if snapshots.shapes is not None:
         model, _ = with_shapes(model, snapshots.shapes)
-    return CpuBackend(model, snapshots.options, snapshots=snapshots)
+    return CpuBackend(model, snapshots.options, snapshots=snapshots, beside=beside)
 
 
 def _measured(

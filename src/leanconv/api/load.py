@@ -13,7 +13,7 @@ import numpy as np
 
 from leanconv.api.network import Network
 from leanconv.api.options import model_source
-from leanconv.api.snapshots import Snapshots
+from leanconv.api.snapshots import SnapshotMemory, Snapshots
 from leanconv.collector import fewer_collections
 from leanconv.errors import memory_reported
 from leanconv.progress import Progress
@@ -166,8 +166,8 @@ def load(
     return file_network(source, snapshots, **given)
 
 
-def _planning(snapshots: Snapshots) -> PlanningBackend:
+def _planning(snapshots: Snapshots, beside: SnapshotMemory) -> PlanningBackend:
     """The backend that plans a network whose snapshots were found."""
     from leanconv.api.file_network import planning_backend
 
-    return planning_backend(snapshots)
+    return planning_backend(snapshots, beside)

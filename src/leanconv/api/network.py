@@ -304,6 +304,11 @@ class Network(CalledByName):
         return whole
 
     @property
+    def compiler(self) -> Backend:
+        """What compiles the network: by snapshots, where it is from one, until one is missing."""
+        return self._backend
+
+    @property
     def metadata(self) -> dict[str, str]:
         """The file's own key-value pairs."""
         return dict(self._metadata)
@@ -315,10 +320,15 @@ class Network(CalledByName):
         Raises:
             InputError: the shapes are not fixed by the file, and nothing has been run yet.
         """
-        return self._planned(self._in_use)
+        return self._planned(self.in_use)
 
     @property
-    def _in_use(self) -> Compiled:
+    def in_use(self) -> Compiled:
+        """The compiled network for the input shapes seen last; without a plan, if of a snapshot.
+
+        Raises:
+            InputError: as `compiled`.
+        """
         if self._current is None:
             specs = ", ".join(f"{spec.name} {shape_text(spec.shape)}" for spec in self.inputs)
             raise InputError(
@@ -339,12 +349,12 @@ class Network(CalledByName):
     @property
     def memory_bytes(self) -> int:
         """Bytes that the plan in use predicts, which a snapshot has without the plan."""
-        return self._in_use.memory_bytes
+        return self.in_use.memory_bytes
 
     @property
     def used_bytes(self) -> int:
         """Bytes that were allocated for the plan in use."""
-        return self._in_use.used_bytes
+        return self.in_use.used_bytes
 
     @property
     def kept_bytes(self) -> int:

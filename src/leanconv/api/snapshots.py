@@ -67,6 +67,8 @@ _TAKEN = (
 )
 _BESIDE = ("progress", "device", "shapes", *_TAKEN)
 Shapes: TypeAlias = "Shape | dict[str, Shape]"
+# Makes the backend that plans a network, beside the memory of its snapshots.
+Planning: TypeAlias = "Callable[[Snapshots, SnapshotMemory], PlanningBackend]"
 
 
 class Snapshots:
@@ -165,7 +167,7 @@ class Snapshots:
 
     # -- reading -----------------------------------------------------------------------------
     @memory_reported("loading a network")
-    def network(self, planning: Callable[[Snapshots], PlanningBackend]) -> Network | None:
+    def network(self, planning: Planning) -> Network | None:
         """The network, if it has been kept with these options.
 
         Args:
@@ -177,20 +179,16 @@ class Snapshots:
         with working(self.name, self._progress):
             return Network(backend, self.name)
 
-    def backend(self, planning: Callable[[Snapshots], PlanningBackend]) -> SnapshotBackend | None:
+    def backend(self, planning: Planning) -> SnapshotBackend | None:
         """A backend of what has been kept; None if there is nothing."""
         with spending("reading"):
             found = self._files.read(self._key, _ports_in)
         return None if found is None else SnapshotBackend(self, *found, planning)
 
-    def call(
-        self, names: Sequence[str], shapes: tuple[Shape, ...], memory: SnapshotMemory
-    ) -> SnapshotCall | None:
+    def compiled(self, given: Given, memory: SnapshotMemory) -> SnapshotNetwork | None:
         """The network for input shapes, if a snapshot of it is there and whole."""
-        given = Given(tuple(names), shapes, {})
-        key = self._key_of(shapes)
-        network = self._files.read(key, lambda file: _network(file, given, memory, self.target))
-        return None if network is None else SnapshotCall(given, network)
+        key = self._key_of(given.shapes)
+        return self._files.read(key, lambda file: _network(file, given, memory, self.target))
 
     def _key_of(self, shapes: tuple[Shape, ...]) -> str:
         digest = hashlib.sha256(canonical_text(shapes).encode()).hexdigest()
@@ -223,6 +221,7 @@ class Snapshots:
             **{name: [*map(_kind, each.items())] for name, each in kinds.items()},
             "program": described(program),
             "empty": empty,
+            "packings": network.packings,
         }
         if self._files.keep(self._key_of(call.shapes), description, constants, _MOST_SHAPES):
             self.keep_ports(model, dtype)
@@ -311,11 +310,15 @@ def _kinds(described: Iterable[Sequence[Any]]) -> dict[str, TensorType]:
 
 
 class SnapshotMemory:
-    """What the snapshots of one network share in this process: arena, outputs, constants."""
+    """What the snapshots of one network share in this process: arena, outputs, constants.
+
+    Plans that are made beside them share it, too.
+    """
 
     def __init__(self) -> None:
         self.arena, self.outputs = SharedArena(), Outputs()
         self._constants: dict[str, tuple[weakref.ref[Block], int]] = {}  # by their digests
+        self._packings: dict[str, Sequence[KeptConstant]] = {}  # by theirs
 
     def found(self, constant: KeptConstant) -> tuple[Block, int] | None:
         """The block in which a constant is in memory already, and its address."""
@@ -337,6 +340,24 @@ class SnapshotMemory:
             end += aligned(each.bytes)
         self._constants.update(places)
         return block
+
+    def know(self, packings: Mapping[str, Sequence[KeptConstant]]) -> None:
+        """Let plans find constants by the digest of what they were packed from."""
+        self._packings.update(packings)
+
+    def packed(self, digest: str, sizes: Sequence[int]) -> tuple[Block, Sequence[int]] | None:
+        """The block that has all constants of a packing, and their addresses; None if none has.
+
+        Args:
+            digest: of what they are packed from.
+            sizes: their bytes.
+        """
+        constants = self._packings.get(digest, ())
+        places = [place for place in map(self.found, constants) if place is not None]
+        blocks = {block for block, _ in places}
+        if len(places) < len(sizes) or len(blocks) > 1 or [e.bytes for e in constants] != [*sizes]:
+            return None
+        return blocks.pop(), [address for _, address in places]
 
 
 def _nothing() -> None:
@@ -393,7 +414,18 @@ class SnapshotNetwork:
 
 
 class SnapshotCall(FastCall[SnapshotNetwork]):
-    """A network from a snapshot, and fast paths to call it."""
+    """A network from a snapshot, and fast paths to call it.
+
+    Args:
+        given, network: as for `FastCall`.
+        planning: makes a backend that plans it.
+    """
+
+    def __init__(
+        self, given: Given, network: SnapshotNetwork, planning: Callable[[], PlanningBackend]
+    ) -> None:
+        super().__init__(given, network)
+        self._planning = planning
 
     @property
     def planned(self) -> None:
@@ -404,6 +436,10 @@ class SnapshotCall(FastCall[SnapshotNetwork]):
     def memory_bytes(self) -> int:
         """Bytes that its plan said that runs need besides the caller's arrays."""
         return self.network.memory_bytes
+
+    def report(self, front: bool) -> dict[str, Any]:
+        """Say of every layer which candidates there were; for that it is planned again."""
+        return self._planning().report(self.shapes, front)
 
 
 def _network(
@@ -419,7 +455,9 @@ def _network(
     shapes = tuple(kind.shape for kind in inputs.values())
     if (tuple(inputs), shapes) != (given.names, given.shapes):
         raise ValueError("it is for other inputs")
-    offsets = {*found["empty"], *(each.offset for each in file.constants)}
+    kept = {each.offset: each for each in file.constants}
+    packings = {name: [kept[n] for n in offsets] for name, offsets in found["packings"].items()}
+    offsets = {*found["empty"], *kept}
     sizes = [kind.bytes for kind in (*inputs.values(), *results.values())]
     program = program_of(found["program"], offsets, sizes)
     library = fetched([*found["program"]["forms"]], target)
@@ -433,6 +471,7 @@ def _network(
     addresses |= {offset: address for offset, (_, address) in known.items()}
     for each in new:
         addresses[each.offset], end = own.address + end, end + aligned(each.bytes)
+    shared.know(packings)
     blocks = [*dict.fromkeys(block for block, _ in known.values())]
     others = blocks, sum(aligned(each.bytes) for each in file.constants if each.offset in known)
     return SnapshotNetwork(program, library, addresses, (inputs, results), own, others, shared)
@@ -455,11 +494,12 @@ class SnapshotBackend:
         snapshots: Snapshots,
         ports: Ports,
         dtype: DType,
-        planning: Callable[[Snapshots], PlanningBackend],
+        planning: Planning,
     ) -> None:
         self.ports, self.dtype, self.input_dtype = ports, dtype, dtype
         self.cache_bytes = current_settings().plan_cache_bytes
         self._snapshots, self._planning, self._memory = snapshots, planning, SnapshotMemory()
+        self._limit = snapshots.options.memory_limit
 
     @cached_property
     def whole(self) -> PlanningBackend:
@@ -468,7 +508,10 @@ class SnapshotBackend:
         Raises:
             InputError: the file has changed since.
         """
-        return self._planning(self._snapshots)
+        return self._made()
+
+    def _made(self) -> PlanningBackend:
+        return self._planning(self._snapshots, self._memory)
 
     @property
     def model(self) -> Model:
@@ -493,9 +536,16 @@ class SnapshotBackend:
         return ()
 
     def compile(self, shapes: tuple[Shape, ...], known: Known) -> Compiled | None:
-        """The network for input shapes; None where no snapshot has them."""
-        names = [spec.name for spec in self.ports.inputs]
-        return self._snapshots.call(names, shapes, self._memory)
+        """The network for input shapes; None where no snapshot has them, within this limit."""
+        if self._limit != self._snapshots.options.memory_limit:
+            return None
+        given = Given(tuple(spec.name for spec in self.ports.inputs), shapes, {})
+        network = self._snapshots.compiled(given, self._memory)
+        return None if network is None else SnapshotCall(given, network, self._made)
+
+    def limit_to(self, memory_limit: int) -> None:
+        """Find no snapshots of plans that had another limit."""
+        self._limit = memory_limit
 
     def kept(self, shapes: Any) -> SnapshotBackend | None:
         """A backend for stated shapes whose plan a snapshot has; None where there is none."""

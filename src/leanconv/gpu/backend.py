@@ -291,8 +291,16 @@ class DeviceBackend(Unpicklable):
                 plan.predicted_error,
             )
 
+    def limit_to(self, memory_limit: int) -> None:
+        """Let later plans take at most so many bytes, whatever the options of `load`."""
+        self._limit = memory_limit
+
     def kept(self, shapes: object) -> None:
         """Return None: there are no snapshots of a device's networks."""
+
+    def report(self, shapes: tuple[tuple[int, ...], ...], front: bool) -> dict[str, Any]:
+        """Say of every layer what was chosen for input shapes."""
+        return self.compile(shapes).report(front)
 
     def of_model(self, model: Model, shapes: object) -> DeviceBackend:
         """A backend with the same options for this model at stated shapes."""

@@ -156,6 +156,11 @@ class CompiledDeviceNetwork:
         return tuple(kind.shape for kind in self.plan.inputs.values())
 
     @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Types of the inputs by name."""
+        return self.plan.inputs
+
+    @property
     def outputs(self) -> Mapping[str, TensorType]:
         """Types of the outputs by name."""
         return self.plan.outputs

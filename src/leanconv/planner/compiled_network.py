@@ -153,6 +153,16 @@ class CompiledNetwork:
         """Run on arrays at these addresses: inputs, then outputs."""
         self._program.run(addresses)
 
+    @property
+    def packings(self) -> dict[str, list[int]]:
+        """Where the program has the constants of each packing, by its digest."""
+        at = {address: offset for offset, (address, size) in self.constants.items() if size}
+        return {
+            each.digest: [at[address] for address in each.addresses.values()]
+            for each in self._held
+            if each.digest and at.keys() >= {*each.addresses.values()}
+        }
+
     def constant(self, offset: int) -> memoryview:
         """The bytes of the constant that begins at a byte of them, not copied."""
         address, size = self.constants[offset]
@@ -283,6 +293,23 @@ def planned_kernels(
     lowered = lower(graph, decided)
     kernels = [call.kernel for call in running_calls(lowered, decided.planner)]
     return kernels + lowered.constants.kernels(packed)
+
+
+def plan_alone(
+    graph: Graph,
+    budget: Planner,
+    memory_limit: int | None = None,
+    decisions: Sequence[Decision] | None = None,
+) -> tuple[NetworkPlan, Decided]:
+    """The plan of a `CompiledNetwork` of the same arguments: nothing is emitted or packed.
+
+    Raises:
+        BudgetError: no plan keeps the limit.
+    """
+    decided = decide(graph, budget, memory_limit, None, decisions)
+    lowered = lower(graph, decided)
+    layout = lay_out(lowered, decided.planner.threads)
+    return planned(graph, lowered, layout, decided, memory_limit), decided
 
 
 def running_calls(lowered: LoweredGraph, planner: GraphPlanner) -> list[Call]:

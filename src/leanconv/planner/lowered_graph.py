@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -121,38 +121,60 @@ class PackedWeights:
         block: where they are; it is released with the last plan.
         addresses: by name.
         bytes: of all of them, as they are aligned.
+        digest: of what they were packed from and how; empty where nobody asks for it.
     """
 
     block: Block
     addresses: Mapping[str, int]
     bytes: int
+    digest: str = ""
 
 
 # A packing whose constants are to be shared once they are in memory: the key by which other plans
-# find them, None if they cannot, and the bytes of each constant, by name.
-Offered = tuple[Hashable, Mapping[str, int]]
+# find them, None if they cannot, their digest, and the bytes of each constant, by name.
+Offered = tuple[Hashable, str, Mapping[str, int]]
+Digest = Callable[[Packing], str]
+# Finds constants that no plan of this process has packed, by their digest and bytes.
+Elsewhere = Callable[[str, Sequence[int]], "tuple[Block, Sequence[int]] | None"]
 
 
 class WeightStore:
-    """Packed weights of a network's plans: equal ones are in memory once."""
+    """Packed weights of a network's plans: equal ones are in memory once.
 
-    def __init__(self) -> None:
+    Args:
+        digest: gives a packing's, by which other processes know it; None asks for none.
+        elsewhere: finds constants in snapshots' memory; None where there are no snapshots.
+    """
+
+    def __init__(self, digest: Digest | None = None, elsewhere: Elsewhere | None = None) -> None:
+        self.digest, self._elsewhere = digest, elsewhere
         self._held: weakref.WeakValueDictionary[Hashable, PackedWeights]
         self._held = weakref.WeakValueDictionary()
 
     def find(self, packing: Packing) -> PackedWeights | None:
         """Return the packed weights that equal those of a packing, if there are any."""
-        key = packing_key(packing)
-        return None if key is None else self._held.get((key, tuple(packing.bytes)))
+        key, names = packing_key(packing), tuple(packing.bytes)
+        if key is None:
+            return None
+        found = self._held.get((key, names))
+        if found is None and self.digest is not None and self._elsewhere is not None:
+            sizes, digest = [*packing.bytes.values()], self.digest(packing)
+            place = self._elsewhere(digest, sizes)
+            if place is not None:
+                block, addresses = place
+                at = dict(zip(names, addresses, strict=True))
+                found = PackedWeights(block, at, sum(map(aligned, sizes)), digest)
+                self._held[key, names] = found
+        return found
 
     def keep(
         self, offered: Iterable[Offered], block: Block, places: Mapping[str, int]
     ) -> list[PackedWeights]:
         """Offer packed weights in a block to other plans, as long as the result is kept."""
         kept = []
-        for key, sizes in offered:
+        for key, digest, sizes in offered:
             addresses = {name: block.address + places[name] for name in sizes}
-            weights = PackedWeights(block, addresses, sum(map(aligned, sizes.values())))
+            weights = PackedWeights(block, addresses, sum(map(aligned, sizes.values())), digest)
             if key is not None:
                 self._held[key, tuple(sizes)] = weights
             kept.append(weights)
@@ -204,9 +226,13 @@ class ConstantPool:
             for name in packing.bytes:
                 del self.bytes[name]
 
-    def offered(self) -> list[Offered]:
-        """Return keys and sizes of the constants that other plans may share once packed."""
-        return [(packing_key(packing), dict(packing.bytes)) for packing in self.packings]
+    def offered(self, digest: Digest | None = None) -> list[Offered]:
+        """Return keys, digests and sizes of the constants that others may share once packed."""
+        return [
+            (key, digest(each) if digest and key is not None else "", dict(each.bytes))
+            for each in self.packings
+            for key in (packing_key(each),)
+        ]
 
     def kernels(self, known: set[Hashable] | None = None) -> list[Kernel]:
         """The compiled code that packs constants that are not packed yet.

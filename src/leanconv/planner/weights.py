@@ -12,14 +12,14 @@ from leanconv.canonical import canonical_text
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.keys import choice_key
 from leanconv.codegen.linking import Library
-from leanconv.codegen.lowered import PackCall
+from leanconv.codegen.lowered import PackCall, Packing
 from leanconv.codegen.process_limits import require_for_products
 from leanconv.errors import memory_reported
 from leanconv.graph.ir import number_of
 from leanconv.planner.lowered_graph import ConstantPool, WeightStore
 from leanconv.planner.packing import Preparation
 from leanconv.progress import spending, step
-from leanconv.runtime.memory import Block, give_back
+from leanconv.runtime.memory import Block, give_back, mapped_files
 from leanconv.runtime.weight_file import WeightFiles
 from leanconv.target import Target
 
@@ -89,7 +89,7 @@ class PlanWeights:
         Raises:
             OutOfMemoryError: there is no memory to pack in.
         """
-        offered = self._pool.offered()
+        offered = self._pool.offered(self._store.digest)
         given = self._pool, self._places, library, threads, self._mapped
         block = self._filled(lambda new: fill_weights(new, *given))
         self._pool.drop()
@@ -214,6 +214,14 @@ def weights_key(
         sources = [digest(array) for array in packing.sources]
         parts.append(canonical_text((recipe, [*packing.bytes.values()], sources)))
     return choice_key("\n".join(("weights", options, *parts)), target)
+
+
+def packing_digest(packing: Packing) -> str:
+    """A digest of a packing's recipe and of the arrays that it packs, the same in any process."""
+    files = mapped_files(packing.sources)
+    sources = [_digest(array, files) for array in packing.sources]
+    text = canonical_text((packing.recipe, [*packing.bytes.values()], sources))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _digest(array: np.ndarray, files: Sequence[mmap.mmap]) -> str:

@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from leanconv import __version__
+from leanconv.errors import LeanConvError
 from leanconv.pages import document, explain_page, fact, heading
 from leanconv.server.connections import Exchange, Scope, Send, refusal_response
 from leanconv.server.limits import (
@@ -29,6 +30,7 @@ from leanconv.server.limits import (
     JSON_FACTOR,
     NOT_FOUND,
     RefusedError,
+    refusal,
 )
 from leanconv.server.models import ServedModel
 from leanconv.server.plans import Group
@@ -312,7 +314,10 @@ class Pages:
 
 
 def _explained(model: ServedModel, group: Group) -> str:
-    report = group.plans[group.sizes[-1]].report(front=False)
+    try:
+        report = group.plans[group.sizes[-1]].report(front=False)
+    except LeanConvError as error:  # the file of one from a snapshot was written to
+        raise refusal(error) from error
     return explain_page(f"{model.name} on leanconv", report)
 
 
@@ -375,7 +380,7 @@ def _ports(specs: Any) -> str:
 def _plans(model: ServedModel) -> str:
     links = []
     for number, (_, group) in enumerate(model.plans.groups()):
-        plan = group.plans[group.sizes[-1]].plan
+        plan = group.plans[group.sizes[-1]]
         shapes = ", ".join(shape_text(kind.shape) for kind in plan.inputs.values())
         where = f"/plans/{quote(model.name)}/{quote(model.version)}/{number}"
         sizes = f", batches of {', '.join(map(str, group.sizes))}" if group.batched else ""

@@ -33,11 +33,6 @@ class LibraryPlan:
     inputs: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType | None]
 
-    @property
-    def plan(self) -> LibraryPlan:
-        """Types of inputs and outputs."""
-        return self
-
     def is_for(self, shapes: tuple[Shape, ...], known: Known) -> bool:
         """Return whether it is for these shapes."""
         return shapes == tuple(kind.shape for kind in self.inputs.values())
@@ -75,7 +70,10 @@ class LibraryNetwork:
             LibraryPlan(library, held, _types(run["inputs"]), {**_types(run["outputs"])})
             for run in facts["runs"]
         ]
-        self.backend, self.compiled = self, self.plans[0]
+        self.compiler, self.whole, self.in_use = self, self, self.plans[0]
+
+    def limit_to(self, memory_limit: int) -> None:
+        """Do nothing: a library takes what it takes, which is counted when it is opened."""
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """Return arrays as the library reads them."""

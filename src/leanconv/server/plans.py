@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from leanconv.api.backend import NetworkFacts, Planned
-from leanconv.api.cpu_backend import CpuBackend
+from leanconv.api.backend import Backend, Compiled
 from leanconv.api.inputs import InputSpec, Shape
 from leanconv.api.network import Network
 from leanconv.errors import BudgetError, LeanConvError, ModelError
@@ -34,8 +33,7 @@ log = logging.getLogger(__name__)
 # What a plan takes beside its counted memory: tables, loaded code, Python's objects.
 _OVERHEAD_BYTES = 64 * 2**10
 Key = tuple[object, ...]
-Plan: TypeAlias = "Planned | LibraryPlan"
-Facts: TypeAlias = "NetworkFacts | LibraryPlan"
+Plan: TypeAlias = "Compiled | LibraryPlan"
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,9 @@ class Group:
         return max((size for size in self.sizes if size <= rows), default=self.sizes[0])
 
     @property
-    def smallest(self) -> Facts:
+    def smallest(self) -> Plan:
         """The plan of its smallest batch."""
-        return self.plans[self.sizes[0]].plan
+        return self.plans[self.sizes[0]]
 
     def outputs(self, rows: int) -> list[TensorType | None]:
         """Types of the results for as many images; None where they follow from values."""
@@ -107,7 +105,8 @@ class Plans:
     """
 
     def __init__(self, network: Network | LibraryNetwork, most: int, batch: int) -> None:
-        self._backend, self._most = network.backend, most
+        self._backend: Backend | LibraryNetwork = network.compiler
+        self._most = most
         library = isinstance(network, LibraryNetwork)
         self.inputs: Sequence[InputSpec] = network.inputs
         self.outputs: Sequence[InputSpec] = network.outputs
@@ -115,7 +114,7 @@ class Plans:
         self.small = [s.name for s in decides if is_small(s.shape, s.dtype)]
         self._sizes = (*(2**n for n in range((batch - 1).bit_length())), batch)
         fixed = all(isinstance(e, int) for s in self.inputs for e in s.shape or (None,))
-        self._at_load = network.compiled if fixed and not self.small else None
+        self._at_load = network.in_use if fixed and not self.small else None
         self._groups: OrderedDict[Key, Group] = OrderedDict()
         self._evicted: weakref.WeakSet[Group] = weakref.WeakSet()  # those that something holds
         self._kept: set[Key] = set()
@@ -199,7 +198,7 @@ class Plans:
         plans: dict[int, Plan] = {}
         for size in self._sizes:
             shapes = tuple((size, *shape[1:]) for shape in wanted.shapes)
-            compared = comparison_bytes(plans[1].plan, size) if plans else 0
+            compared = comparison_bytes(plans[1], size) if plans else 0
             try:
                 plans[size] = self._compiled(shapes, {}, limit, plans.values(), compared)
             except (BudgetError, ModelError, RefusedError) as error:
@@ -207,7 +206,7 @@ class Plans:
                     raise
                 log.warning("no batches of %d: %s", size, error)
                 break
-            if None in plans[size].plan.outputs.values():  # values of all images decide together
+            if None in plans[size].outputs.values():  # values of all images decide together
                 log.warning("requests are computed one by one: outputs follow from values")
                 return Group((1,), plans, batched=False)
         if len(plans) > 1 and alike(plans, wanted.shapes, self.inputs):
@@ -240,12 +239,22 @@ class Plans:
         """
         found: Plan | None = self._at_load
         if found is None or not found.is_for(shapes, known):
-            if limit is not None and isinstance(self._backend, CpuBackend):
-                self._backend.limit_to(limit)  # refused before it is allocated
-            found = self._backend.compile(shapes, known)
+            found = self._made(shapes, known, limit)
         if limit is not None:
             self._make_room([found, *beside], limit - compared_bytes)
         return found
+
+    def _made(
+        self, shapes: tuple[Shape, ...], known: Mapping[str, np.ndarray], limit: int | None
+    ) -> Plan:
+        """A compiled network: by snapshots, until one of a shape is missing."""
+        while True:
+            if limit is not None:
+                self._backend.limit_to(limit)  # refused before it is allocated
+            found = self._backend.compile(shapes, known)
+            if found is not None:
+                return found
+            self._backend = self._backend.whole
 
     def _make_room(self, made: Sequence[Plan], limit: int) -> None:
         """Evict the oldest groups until plans fit; none, if that would not do.
@@ -310,7 +319,7 @@ def _bytes(groups: Iterable[Group], made: Iterable[Plan]) -> int:
     return own + sum(blocks.values()) + max((each.working_bytes for each in held), default=0)
 
 
-def comparison_bytes(one: Facts, size: int) -> int:
+def comparison_bytes(one: Plan, size: int) -> int:
     """Return the memory that `alike` takes for batches of up to `size`.
 
     Args:
