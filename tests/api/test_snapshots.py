@@ -155,19 +155,33 @@ def answers(net: Network, feeds: Any) -> list[Answers | str]:
 
 
 def twice(data: bytes, feeds: Any, **options: Any) -> None:
-    """Demand of a second network what the first one gives, from snapshots where that can be."""
+    """Demand of a second network what the first one gives, from snapshots where that can be.
+
+    And again of what is then planned beside the snapshots, in their memory.
+    """
     first = kept(data, **options)
     expected = answers(first, feeds)
     call = first._current
     second = lc.load(data, **options)
-    for found, answer in zip(answers(second, feeds), expected, strict=True):
-        assert type(found) is type(answer)
-        if isinstance(found, str) or isinstance(answer, str):
-            assert found == answer
+    agree(answers(second, feeds), expected)
+    if type(call) is not PlannedCall or call.network.program.repeats:
+        return
+    assert from_snapshot(second)
+    snapshot = second.in_use
+    assert snapshot.report(front=False) == call.report(front=False)
+    assert from_snapshot(second)
+    assert second.compiled.used_bytes == snapshot.used_bytes == call.used_bytes
+    assert not from_snapshot(second)
+    agree(answers(second, feeds), expected)
+
+
+def agree(found: list[Any], expected: list[Any]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert type(one) is type(other)
+        if isinstance(one, str):
+            assert one == other
         else:
-            same(found, answer)
-    if type(call) is PlannedCall and not call.network.program.repeats:
-        assert from_snapshot(second)
+            same(one, other)
 
 
 @pytest.mark.drawn

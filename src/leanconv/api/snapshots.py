@@ -355,7 +355,8 @@ class SnapshotMemory:
         constants = self._packings.get(digest, ())
         places = [place for place in map(self.found, constants) if place is not None]
         blocks = {block for block, _ in places}
-        if len(places) < len(sizes) or len(blocks) > 1 or [e.bytes for e in constants] != [*sizes]:
+        fit = len(places) == len(constants) and [each.bytes for each in constants] == [*sizes]
+        if not fit or len(blocks) != 1:
             return None
         return blocks.pop(), [address for _, address in places]
 
