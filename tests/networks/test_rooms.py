@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,12 @@ import pytest
 
 import leanconv as lc
 from leanconv.errors import InputError
+from leanconv.graph.ir import owner
+from leanconv.runtime import program, segmented_program
+from leanconv.runtime.memory import Outputs
+from leanconv.spec.format import ALIGNMENT
 from support.control_flow import node
+from support.loops import body, hold, loop
 from support.onnx_models import Array, model, reference
 
 R = np.random.default_rng(11)
@@ -192,3 +197,112 @@ def test_names_of_the_file_stay_its_own() -> None:
     ]
     nodes[-1].input[0] = "k#room"
     check(nodes, ["k", "bk", "bk#room", "y"], feeds(20))
+
+
+def select(b: str = "b") -> list[onnx.NodeProto]:
+    return [
+        node("Greater", "s limit", "m"),
+        node("Compress", f"{b} m", "rows", axis=1),
+        node("Cast", f"{b}", "flags", to=9),
+        node("Reshape", "flags flat", "listed"),
+        node("Compress", f"{b} listed", "elements"),
+        node("NonZero", b, "places"),
+        node("NonZero", "m", "i"),
+        node("Squeeze", "i zero", "k"),
+        node("Gather", "c k", "gathered"),
+    ]
+
+
+SELECTED = ["rows", "elements", "places", "gathered"]
+
+
+def selected(share: float) -> dict[str, Array]:
+    """Large arrays, of which a share is kept."""
+    s = (R.random(301) < share).astype("f4")
+    b = R.random((2, 301, 77), "f4") * (R.random((2, 301, 77)) < share)
+    return {"s": s, "b": b.astype("f4"), "c": R.random((301, 131), "f4")}
+
+
+def check_selected(
+    nodes: Sequence[onnx.NodeProto],
+    held: Mapping[str, Any] = {},
+    outputs: Sequence[str] = SELECTED,
+    **options: Any,
+) -> list[lc.Network]:
+    """Compare with ONNX Runtime; results have no memory but for what is found."""
+    given = [selected(share) for share in (0.5, 0.0, 0.1, 1.0, 0.5)]
+    shapes = {name: array.shape for name, array in given[0].items()}
+    read = {name for each in nodes for name in each.input}
+    constants = {**{name: HELD[name] for name in ("limit", "zero", "flat") if name in read}, **held}
+    proto = model(nodes, shapes, outputs, constants)
+    for each in proto.graph.output:
+        each.ClearField("type")
+    networks = [lc.load(proto, threads=threads, **options) for threads in (1, 3)]
+    for feed in given:
+        expected = reference(proto, feed)
+        for network in networks:
+            for _ in range(2):
+                for name, array in network.run(feed).items():
+                    np.testing.assert_array_equal(array, expected[name], name)
+                    assert owner(array).nbytes <= array.nbytes + ALIGNMENT
+                    array[...] = 7  # it is the user's
+    return networks
+
+
+def test_large_results_are_made_when_they_are_counted() -> None:
+    networks = check_selected(select())
+    networks += check_selected([*select(), node("Neg", "b", "all")], outputs=[*SELECTED, "all"])
+    assert all(each.used_bytes == each.plan.memory_bytes for each in networks)
+
+
+def test_nothing_is_written_beside_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks: list[tuple[Array, int]] = []
+
+    def maker(self: Outputs, axes: int, dtype: Any) -> Callable[..., Any]:
+        del self, axes
+
+        def make(shape: tuple[int, ...]) -> tuple[Array, int]:
+            size = int(np.prod(shape)) * dtype.bytes
+            block = np.full(size + 2 * ALIGNMENT, 171, np.uint8)
+            blocks.append((block, size))
+            found: Array = np.ndarray(shape, dtype.numpy, block, ALIGNMENT)
+            return found.copy() if not size else found, block.ctypes.data + ALIGNMENT
+
+        return make
+
+    monkeypatch.setattr(Outputs, "maker_of_any", maker)
+    feeds = [selected(share) for share in (0.5, 0.0, 0.1, 1.0)]
+    shapes = {name: array.shape for name, array in feeds[0].items()}
+    held = {name: HELD[name] for name in ("limit", "zero", "flat")}
+    for threads in (1, 3):
+        network = lc.load(model(select(), shapes, SELECTED, held), threads=threads)
+        for feed in feeds:
+            network.run(feed)
+    assert len(blocks) == 2 * len(feeds) * len(SELECTED)
+    for block, size in blocks:
+        beside = block[:ALIGNMENT], block[ALIGNMENT + size :]
+        assert all((each == 171).all() for each in beside)
+
+
+@pytest.mark.parametrize("piece_ns", [0, program.PIECE_NS])
+def test_large_results_of_runs_in_pieces(monkeypatch: pytest.MonkeyPatch, piece_ns: int) -> None:
+    monkeypatch.setattr(program, "LONG_NS", 0)
+    monkeypatch.setattr(program, "PIECE_NS", piece_ns)
+    check_selected(select())
+
+
+@pytest.mark.parametrize("long_ns", [0, segmented_program.LONG_NS])
+def test_large_results_behind_loops(monkeypatch: pytest.MonkeyPatch, long_ns: int) -> None:
+    """They are made between the native calls of such a program."""
+    hold(monkeypatch)
+    monkeypatch.setattr(segmented_program, "LONG_NS", long_ns)
+    steps = [node("Neg", "v", "u"), node("Relu", "u", "r"), node("Add", "r v", "t")]
+    nodes = [loop("n true b", "positive", body(steps, "t", "i on v")), *select("positive")]
+    check_selected(nodes, {"n": np.int64(6), "true": np.array(True)})
+
+
+def test_large_results_where_weights_are_streamed() -> None:
+    w = np.eye(77, dtype="f4")
+    nodes = [node("MatMul", "b w", "same"), *select("same")]
+    networks = check_selected(nodes, {"w": w}, stream_weights=True)
+    assert all(each.plan.streamed_bytes for each in networks)

@@ -12,7 +12,7 @@ import pytest
 from leanconv.errors import LeanConvError
 from leanconv.half_arrays import numpy_dtype
 from leanconv.runtime.locks import Registry
-from leanconv.runtime.memory import Block, Memory, NewArrays
+from leanconv.runtime.memory import Block, Memory, Outputs
 from leanconv.spec.format import ALIGNMENT, aligned
 from leanconv.types import BFLOAT16, FLOAT64, UINT8, DType
 
@@ -63,7 +63,7 @@ def test_memory_that_cannot_be_had_is_an_error_with_a_way_out(size: int) -> None
 
 def test_a_result_without_room_is_an_error_with_a_way_out() -> None:
     with pytest.raises(LeanConvError, match="smaller batch"):
-        NewArrays((2**45,), FLOAT64)()
+        Outputs(0).maker((2**45,), FLOAT64)()
 
 
 def test_a_view_keeps_its_block() -> None:
@@ -112,7 +112,7 @@ def test_what_outlives_an_object_goes_when_it_may_and_others_come() -> None:
 
 @pytest.mark.parametrize("dtype", [FLOAT64, BFLOAT16, UINT8])
 def test_a_large_result_begins_a_cache_line(dtype: DType) -> None:
-    results = [NewArrays((3, 5 + i, 2**14 + i), dtype)()[0] for i in range(8)]
+    results = [Outputs(0).maker((3, 5 + i, 2**14 + i), dtype)()[0] for i in range(8)]
     for i, y in enumerate(results):
         assert y.shape == (3, 5 + i, 2**14 + i)
         assert y.dtype == numpy_dtype(dtype)

@@ -44,7 +44,7 @@ from leanconv.runtime.portable import (
     StreamedConstant,
     linked_stages,
 )
-from leanconv.runtime.program import Place, Program, Slot, Stage
+from leanconv.runtime.program import Place, Program, Sized, Slot, Stage
 from leanconv.runtime.segmented_program import Files, StreamProgram
 from leanconv.spec.format import ALIGNMENT, aligned_offsets
 from support import gradients, guard_pages
@@ -299,7 +299,8 @@ class ToldProgram(GuardedProgram):
         super().__init__(*given, sizes=sizes)
         self._told = places
 
-    def run(self, addresses: Sequence[int]) -> int:
+    def run(self, addresses: Sequence[int], sized: Sized | None = None) -> int:
+        assert sized is None
         *ends, block = addresses
         return super().run([*ends, *(block + place for place in self._told)])
 
@@ -355,6 +356,8 @@ def install(patch: pytest.MonkeyPatch, side: str) -> None:
     for module in (compiled_network, packing):
         patch.setattr(module, "Program", _program)
     patch.setattr(compiled_network, "StreamProgram", _stream_program)
+    # Sizes of all arrays are those of the plan: what is counted in a run has its whole room.
+    patch.setattr(compiled_network, "sized_results", lambda program, calls: {})
     patch.setattr(weight_streaming, "place", _placing(weight_streaming.place))
     patch.setattr(compiled_network, "keep_constants", _keeping(compiled_network.keep_constants))
     patch.setattr(weights, "fill_weights", _filling(weights.fill_weights))
@@ -368,15 +371,17 @@ def install(patch: pytest.MonkeyPatch, side: str) -> None:
         patch.setattr(module, "told_program", _telling(module.told_program))
 
 
-def _program(*arguments: Any, **more: Any) -> Program:
+def _program(*arguments: Any, pauses: Sequence[int] = (), **more: Any) -> Program:
+    assert not pauses
     return GuardedProgram(*arguments, **more, sizes=_pending.sizes)
 
 
 def _stream_program(stages: Any, library: Any, slots: int, *more: Any) -> Program:
-    _, _, repeats, _, _ = more
-    if repeats:  # operands of loops move
-        return StreamProgram(stages, library, slots, *more)
-    return GuardedStreamProgram(stages, library, slots, *more, sizes=_pending.sizes)
+    *given, pauses = more
+    assert not pauses
+    if given[2]:  # operands of loops move
+        return StreamProgram(stages, library, slots, *given)
+    return GuardedStreamProgram(stages, library, slots, *given, sizes=_pending.sizes)
 
 
 def _block_of(plain: Callable[[Block, int], None]) -> Callable[[Block, int], None]:

@@ -19,7 +19,7 @@ from leanconv.types import as_dtype
 # Small outputs are allocated several at a time: right after a run, when the caches hold little of
 # NumPy, one takes 28 us.
 _MOST_SPARE, _SPARE_BYTES = 8, 64 * 1024
-_Outputs = tuple[list[np.ndarray], list[int]]  # arrays, and where they lie
+Made = tuple[list[np.ndarray], list[int]]  # arrays, and where they lie
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class FastCall(Generic[_Runs]):
             (given.names.index(name), Lookup(array.shape, as_dtype(array.dtype)), array.tobytes())
             for name, array in given.known.items()
         ]
-        self._spare_outputs: list[_Outputs] = []
+        self._spare_outputs: list[Made] = []
         size = sum(prod(kind.shape) * kind.dtype.bytes for kind in kinds)
         self._allocated_at_once = max(1, min(_MOST_SPARE, _SPARE_BYTES // max(1, size)))
 
@@ -135,24 +135,28 @@ class FastCall(Generic[_Runs]):
 
     def call_all(self, arrays: Sequence[object]) -> list[np.ndarray] | None:
         """Run on arrays that the kernels can read in place; None for any others."""
-        made = self._called(arrays)
-        return None if made is None else made[0]
+        addresses = self._found(arrays)
+        if addresses is None:
+            return None
+        results, places = self._taken()
+        self.network.run((*addresses, *places))
+        return results
 
-    def _called(self, arrays: Sequence[object]) -> _Outputs | None:
-        """The outputs for arrays that the kernels can read in place; None for any others."""
+    def _found(self, arrays: Sequence[object]) -> list[int] | None:
+        """Where arrays lie that the kernels can read in place; None for any others."""
         for index, lookup, value in self._values:
             address = lookup(arrays[index])
             if not address or string_at(address, len(value)) != value:
                 return None
         addresses = [lookup(arrays[index]) for lookup, index in self._pairs]
-        if 0 in addresses:
-            return None
+        return None if 0 in addresses else addresses
+
+    def _taken(self) -> Made:
+        """Arrays for the outputs of a run."""
         try:
-            made = self._spare_outputs.pop()
+            return self._spare_outputs.pop()
         except IndexError:
-            made = self._first_of_several()
-        self.network.run((*addresses, *made[1]))
-        return made
+            return self._first_of_several()
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for contiguous arrays of the right shapes and dtype."""
@@ -164,17 +168,19 @@ class FastCall(Generic[_Runs]):
         """Run as `run` does, into arrays from `new_outputs`."""
         self.network.run(self._addresses(arrays, results))
 
-    def _addresses(self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> list[int]:
+    def _addresses(
+        self, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray] = ()
+    ) -> list[int]:
         read = [arrays[index] for index in self._read]
         return [array.ctypes.data for array in (*read, *results)]
 
-    def _first_of_several(self) -> _Outputs:
+    def _first_of_several(self) -> Made:
         """New arrays for the outputs; more of them are kept for later calls."""
         first, *others = [self._placed_outputs() for _ in range(self._allocated_at_once)]
         self._spare_outputs += others
         return first
 
-    def _placed_outputs(self) -> _Outputs:
+    def _placed_outputs(self) -> Made:
         made = [make() for make in self._makers]
         return [array for array, _ in made], [address for _, address in made]
 

@@ -34,7 +34,7 @@ from leanconv.planner.network_plan import NetworkPlan
 from leanconv.planner.plan_file import PlanFile
 from leanconv.progress import steps
 from leanconv.records import dataclass, replace
-from leanconv.runtime.memory import NewArrays
+from leanconv.runtime.memory import Outputs
 from leanconv.types import FLOAT32, FLOAT64, DType
 from leanconv.units import error_text
 
@@ -395,7 +395,7 @@ def _perturbed(graph: Graph) -> Graph:
 
 def _run_of(network: CompiledNetwork, graph: Graph) -> Run:
     kinds = [graph.types[name] for name in graph.outputs]
-    makers = [NewArrays(kind.shape, kind.dtype) for kind in kinds]
+    makers = [Outputs(0).maker(kind.shape, kind.dtype) for kind in kinds]
 
     def run(arrays: Arrays) -> dict[str, np.ndarray]:
         given = [np.ascontiguousarray(arrays[name]) for name in graph.inputs]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from leanconv.api.fast_call import FastCall, Given
+from leanconv.api.fast_call import FastCall, Given, Made
+from leanconv.api.inputs import Shape
 from leanconv.api.segment_networks import SegmentNetworks
-from leanconv.graph.convert.selection import cut
+from leanconv.graph.convert.selection import LEAST_VIEW, cut, cut_shape
 from leanconv.graph.data_dependent import Tail
 from leanconv.graph.data_dependent_stages import Stages
 from leanconv.graph.ir import TensorType
@@ -18,6 +19,10 @@ from leanconv.planner.explain import explain_network, summary
 from leanconv.planner.network_plan import NetworkPlan
 from leanconv.records import replace
 from leanconv.runtime.arrays import Lookup
+from leanconv.runtime.memory import Placed
+
+_Maker = Callable[[Shape], Placed]
+_NONE = np.empty(0, np.uint8), 0  # where an array is made in a run
 
 
 class PlannedCall(FastCall[CompiledNetwork]):
@@ -92,6 +97,9 @@ class TailCall(PlannedCall):
         places = {name: number for number, name in enumerate(network.plan.results)}
         cuts = {name: (places[room], places[n], axis) for name, room, n, axis in tail.cuts}
         self._cuts = [cuts.get(name) or (places[name], -1, 0) for name in outputs] if cuts else []
+        self._counted: dict[int, tuple[_Maker, Shape, int, int]] = {}
+        self._before: dict[int, list[int]] = {}
+        self._make_when_counted()
         plan = network.plan
         small = plan.late_bounded and plan.late_bytes <= tail.limits.late_bytes
         self._stages = Stages(tail, bounded=small)
@@ -101,6 +109,26 @@ class TailCall(PlannedCall):
         self._made = tuple(places)
         self._hidden = [number for name, number in places.items() if name not in outputs]
         self._hides_all = len(self._hidden) == len(places)
+
+    def _make_when_counted(self) -> None:
+        """Let large results be made in a run once they are counted, so that nothing is cut of them.
+
+        `_counted` has, by number, what makes one, the shape of its room, the number of the result
+        that says how many there are, and the axis; `_before` their numbers by stage.
+        """
+        network = self.network
+        kinds, rooms = list(network.results.values()), [room for room, _, _ in self._cuts]
+        for output, (room, count, axis) in enumerate(self._cuts):
+            kind = kinds[room]
+            if count < 0 or kind.bytes < LEAST_VIEW or rooms.count(room) > 1:
+                continue
+            measure, stage = network.sized.get(room, (-1, 0))
+            if measure == count:
+                make = network.outputs.maker_of_any(len(kind.shape), kind.dtype)
+                self._counted[room] = make, kind.shape, count, axis
+                self._before.setdefault(stage, []).append(room)
+                self._cuts[output] = room, -1, axis
+        self._may_lend = not self._cuts or any(count >= 0 for _, count, _ in self._cuts)
 
     @property
     def plan(self) -> NetworkPlan:
@@ -126,13 +154,46 @@ class TailCall(PlannedCall):
             if not lookup(array):
                 return None
             read[name] = array
-        made = self._called(arrays) if self._stages.serve or self._cuts else None
-        if made is None:
+        addresses = self._found(arrays) if self._stages.serve or self._cuts else None
+        if addresses is None:
             return None
-        results = self._cut(made[0]) if self._cuts else self._finished(read, made[0])
-        if self._hides_all and not [each for each in results if each.base is not None]:
+        made = self._taken()
+        found = self._filled(addresses, made)
+        results = self._cut(found) if self._cuts else self._finished(read, found)
+        if self._hides_all and not (self._may_lend and any(map(_is_view, results))):
             self._spare_outputs.append(made)  # else a user has some of them
         return results
+
+    def _placed_outputs(self) -> Made:
+        made = [make() if n not in self._counted else _NONE for n, make in enumerate(self._makers)]
+        return [array for array, _ in made], [address for _, address in made]
+
+    def _filled(self, addresses: Sequence[int], made: Made) -> list[np.ndarray]:
+        """Run the network on arrays at addresses.
+
+        Args:
+            addresses: of what it reads.
+            made: arrays for its results, and where these lie.
+
+        Returns:
+            The results; of those that are made in a run what is found, and no more.
+        """
+        network, (results, places) = self.network, made
+        if not self._counted:
+            network.run((*addresses, *places))
+            return results
+        found, first = results.copy(), len(addresses)
+
+        def sized(stage: int) -> list[tuple[int, int]]:
+            placed = []
+            for number in self._before.get(stage, ()):
+                make, room, count, axis = self._counted[number]
+                found[number], address = make(cut_shape(room, results[count].item(), axis))
+                placed.append((first + number, address))
+            return placed
+
+        network.run((*addresses, *places), sized)
+        return found
 
     def _cut(self, found: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs, where all that is left to do is to cut arrays."""
@@ -143,7 +204,7 @@ class TailCall(PlannedCall):
 
     def run(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for contiguous arrays of the right shapes and dtype."""
-        found = super().run(arrays)
+        found = self._filled(self._addresses(arrays), self._placed_outputs())
         read = {name: arrays[index] for index, name, _ in self._late}
         return self._cut(found) if self._cuts else self._finished(read, found)
 
@@ -161,3 +222,7 @@ class TailCall(PlannedCall):
         if made is None:
             made = tail.run(values, self._segments, room)
         return [made[name] if name in made else given[name] for name in self._outputs]
+
+
+def _is_view(array: np.ndarray) -> bool:
+    return array.base is not None

@@ -43,6 +43,14 @@ class Kernel(ABC):
         return 1
 
     @property
+    def measure(self) -> str | None:
+        """The operand that says how many slices of its only result it writes, and where these lie.
+
+        They follow each other, and nothing behind them is written. None if it writes all.
+        """
+        return None
+
+    @property
     def index_ranges(self) -> Sequence[tuple[int, int]]:
         """The least and the largest index of each axis along which data selects elements.
 

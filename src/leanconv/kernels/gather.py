@@ -110,6 +110,10 @@ class GatherRows(OfItems):
         return ("x", "indices", "found", "y") if self.counted else ("x", "indices", "y")
 
     @property
+    def measure(self) -> str | None:
+        return "found" if self.counted else None
+
+    @property
     def index_ranges(self) -> list[tuple[int, int]]:
         return index_ranges(self.axes)
 

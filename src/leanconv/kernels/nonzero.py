@@ -5,8 +5,9 @@
 
 The first kernel writes the places of each piece of its input where the piece begins, without
 branches: a vector's places are brought together by one instruction where masks are bits, else by a
-table of all masks of 8 lanes. The second knows from the counts of the pieces where each one's
-results begin: they follow each other, so that the first bytes of the room are the result.
+table of all masks of 8 lanes. The second (`AddCounts`) adds up the counts of the pieces: so the
+third knows where the results of each begin. They follow each other, and memory for them may be had
+once they are counted.
 
 Elements are looked at as bits of their width. A float is 0 if none but its sign is set.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from leanconv.codegen.emitter import Carry, Function, Pointer, Value, vector
+from leanconv.codegen.emitter import Function, Pointer, Value, vector
 from leanconv.codegen.kernel import Kernel
 from leanconv.codegen.lowered import Call, Lowered
 from leanconv.codegen.shuffles import lane_bits
@@ -38,10 +39,9 @@ _MOST_PIECES = 32  # to balance any number of threads; each adds up the counts o
 
 @dataclass(frozen=True)
 class _OfPieces(Kernel):
-    """Elements in all, those of a piece, and totals of what kernels count in each piece."""
+    """Elements in all, those of a piece, and what kernels count in each piece."""
 
     VARIES = True
-    result_count = 2
 
     count: Extent
     piece: Extent
@@ -60,18 +60,10 @@ class _OfPieces(Kernel):
         return self.piece + _SLACK
 
     @property
-    def buffers(self) -> tuple[int, int]:
-        """Bytes of the places, and of the counts."""
-        return self.pieces * self.stride * INT32.bytes, self.pieces * INT64.bytes
-
-    def sums(self, e: Function, counts: Pointer, piece: Value) -> tuple[Value, Value]:
-        """Return the sum of the counts of earlier pieces, and that of all pieces."""
-        sums: Carry = [e.i64(0), e.i64(0)]
-        with e.loop("piece", self.pieces, [sums]) as number:
-            found = e.load_index(counts.at(number))
-            own = e.select(number.compare("ult", piece), found, e.i64(0))
-            sums[:] = [sums[0] + own, sums[1] + found]
-        return sums[0], sums[1]
+    def buffers(self) -> tuple[int, int, int]:
+        """Bytes of the places, of the counts, and of what is before each piece."""
+        counts = self.pieces * INT64.bytes
+        return self.pieces * self.stride * INT32.bytes, counts, counts + INT64.bytes
 
 
 @dataclass(frozen=True)
@@ -83,6 +75,8 @@ class FindNonZero(_OfPieces):
         signed_zeros: whether the sign bit of a zero may be set.
         each: 0; or, if the operand `found` says how much of x is there, the elements of its unit.
     """
+
+    result_count = 2
 
     item: int
     signed_zeros: bool
@@ -162,31 +156,64 @@ def _table() -> Sequence[int]:
 
 
 @dataclass(frozen=True)
-class ListPlaces(_OfPieces):
-    """The index of each place along each axis, and how many there are.
+class AddCounts(_OfPieces):
+    """How many are found before each piece and in all pieces; the latter twice."""
+
+    operands = ("counts", "before", "found")
+    result_count = 2
+    grid = (1,)
+
+    def emit(self, target: Target) -> str:
+        e = Function(self.NAME)
+        counts, before = e.pointer(0, INT64.llvm), e.pointer(1, INT64.llvm)
+        with e.chunks(*self.grid):
+            sums = [e.i64(0)]
+            e.store(sums[0], before)
+            with e.loop("piece", self.pieces, [sums]) as piece:
+                sums[0] = sums[0] + e.load_index(counts.at(piece))
+                e.store(sums[0], before.at(piece + 1))
+            e.store(sums[0], e.pointer(2, INT64.llvm))
+        return e.finish()
+
+
+@dataclass(frozen=True)
+class _OfFound(_OfPieces):
+    """What is wanted of the places in each piece; it writes no more than is found."""
+
+    measure = "found"
+
+    def found(
+        self, e: Function, places: Pointer, before: Pointer, piece: Value
+    ) -> tuple[Value, Value, Pointer]:
+        """Return how many are found before a piece, how many in it, and their places."""
+        first = e.load_index(before.at(piece))
+        own = e.load_index(before.at(piece + 1)) - first
+        return first, own, places.at(piece * self.stride)
+
+
+@dataclass(frozen=True)
+class ListPlaces(_OfFound):
+    """The index of each place along each axis.
 
     Attributes:
         shape: of the tensor in which places were found.
         rows: whether each place has a row of indices, not a column.
     """
 
-    operands = ("places", "counts", "y", "count")
+    operands = ("places", "before", "found", "y")
 
     shape: Extents
     rows: bool
 
     def emit(self, target: Target) -> str:
         e, lanes = Function(self.NAME), target.lanes(INT32)
-        places, counts = e.pointer(0, INT32.llvm), e.pointer(1, INT64.llvm)
-        y, result = e.pointer(2, INT64.llvm), e.pointer(3, INT64.llvm)
+        places, before = e.pointer(0, INT32.llvm), e.pointer(1, INT64.llvm)
+        total, y = e.load_index(e.pointer(2, INT64.llvm)), e.pointer(3, INT64.llvm)
         with e.chunks(*self.grid) as (piece,):
-            before, total = self.sums(e, counts, piece)
-            with e.when(piece.compare("eq", 0)):
-                e.store(total, result)
-            own, listed = e.load_index(counts.at(piece)), places.at(piece * self.stride)
+            start, own, listed = self.found(e, places, before, piece)
             axes = len(self.shape)
             step = axes if self.rows else 1
-            first = before * step
+            first = start * step
             outs = [y.at(first + (axis if self.rows else total * axis)) for axis in range(axes)]
             lanes = lanes if step == 1 else 1
             whole = own // lanes
@@ -218,8 +245,8 @@ class ListPlaces(_OfPieces):
 
 
 @dataclass(frozen=True)
-class TakeSlices(_OfPieces):
-    """The slices at the places, one after the other, and how many there are.
+class TakeSlices(_OfFound):
+    """The slices at the places, one after the other.
 
     Attributes:
         item: bytes of an element.
@@ -228,7 +255,7 @@ class TakeSlices(_OfPieces):
         inner: elements of a slice.
     """
 
-    operands = ("x", "places", "counts", "y", "count")
+    operands = ("x", "places", "before", "found", "y")
 
     item: int
     outer: Extent
@@ -248,17 +275,15 @@ class TakeSlices(_OfPieces):
         e, element = Function(self.NAME), f"i{8 * self.item}"
         lanes = target.vector_bytes // self.item
         x, places = e.pointer(0, element), e.pointer(1, INT32.llvm)
-        counts, y = e.pointer(2, INT64.llvm), e.pointer(3, element)
+        before, y = e.pointer(2, INT64.llvm), e.pointer(4, element)
+        total = e.load_index(e.pointer(3, INT64.llvm))
         with e.chunks(*self.grid) as (part, piece):
-            before, total = self.sums(e, counts, piece)
-            with e.when((part | piece).compare("eq", 0)):
-                e.store(total, e.pointer(4, INT64.llvm))
-            own, listed = e.load_index(counts.at(piece)), places.at(piece * self.stride)
+            start, own, listed = self.found(e, places, before, piece)
             first = part * self.group
             last = e.smin(first + self.group, self.outer)
             with e.when(own.compare("ne", 0)), e.loop("row", last, start=first) as row:
                 source = x.at(row * (self.extent * self.inner))
-                out = y.at((row * total + before) * self.inner)
+                out = y.at((row * total + start) * self.inner)
                 with e.loop("slice", own) as at:
                     self._take(e, source, out, listed, at, lanes)
         return e.finish()
@@ -275,14 +300,15 @@ class TakeSlices(_OfPieces):
 
 
 def lower(context: KernelContext) -> Lowered:
-    """Two kernels, with the places and the counts of all pieces between them."""
+    """Three kernels, with the places and the counts of all pieces between them."""
     node, graph = context.node, context.graph
     names, found = [name for name in node.inputs if name], tuple[str, ...]()
     if len(names) > (1 if node.op == "NonZero" else 2):
         found = (names.pop(),)
     looked, x = graph.types[names[-1]], graph.types[names[0]]
-    places, counts = f"{node.key}.places", f"{node.key}.counts"
-    then: _OfPieces
+    between = places, counts, before = [f"{node.key}.{n}" for n in ("places", "counts", "before")]
+    y, number = node.outputs
+    then: _OfFound
     if node.op == "NonZero":
         count = x.elements
         piece = most(PIECE, ceil_div(count, _MOST_PIECES))
@@ -303,6 +329,7 @@ def lower(context: KernelContext) -> Lowered:
     find = FindNonZero(count, piece, looked.dtype.bytes, looked.dtype.is_float, each)
     calls = (
         Call(find, (names[-1], *found, places, counts)),
-        Call(then, (*names[:-1], places, counts, *node.outputs)),
+        Call(AddCounts(count, piece), (counts, before, number)),
+        Call(then, (*names[:-1], places, before, number, y)),
     )
-    return Lowered(calls, {}, dict(zip((places, counts), find.buffers, strict=True)), "nonzero")
+    return Lowered(calls, {}, dict(zip(between, find.buffers, strict=True)), "nonzero")

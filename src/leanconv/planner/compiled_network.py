@@ -33,7 +33,7 @@ from leanconv.runtime.portable import (
     StreamedConstant,
     linked_stages,
 )
-from leanconv.runtime.program import Constant, Place, Program, Slot, Stage
+from leanconv.runtime.program import Constant, Place, Program, Sized, Slot, Stage
 from leanconv.runtime.segmented_program import Files, LoopProgram, StreamProgram, reading_rate
 from leanconv.runtime.weight_file import WeightFiles
 from leanconv.settings import current_settings
@@ -82,6 +82,8 @@ class CompiledNetwork:
         shared_bytes: of the weights that other plans had packed already.
         constants: addresses and bytes of the constants in memory, by where the program has them.
         blocks: bytes of the blocks that it keeps in memory, its own and other plans', by number.
+        sized: results for which memory may be had amid a run, by number: the number of the result
+            that says how much there is, and the stage before which memory is asked for.
         misfits: how the network differs from the pinned plan that it follows.
 
     Raises:
@@ -137,7 +139,9 @@ class CompiledNetwork:
         self.memory.keep("weights", block)
         self.blocks = {each.number: each.bytes for each in blocks}
         self.constants = _sized(layout, at)
-        self._program = link(self.program, library, at.__getitem__, self.arena, files)
+        self.sized = sized_results(self.program, calls)
+        pauses = sorted({stage for _, stage in self.sized.values()})
+        self._program = link(self.program, library, at.__getitem__, self.arena, files, pauses)
 
     @property
     def inputs(self) -> Mapping[str, TensorType]:
@@ -149,9 +153,14 @@ class CompiledNetwork:
         """Types of the arrays that it gives, by name."""
         return self.plan.results
 
-    def run(self, addresses: Sequence[int]) -> None:
-        """Run on arrays at these addresses: inputs, then outputs."""
-        self._program.run(addresses)
+    def run(self, addresses: Sequence[int], sized: Sized | None = None) -> None:
+        """Run on arrays at these addresses: inputs, then outputs.
+
+        Args:
+            addresses: of the arrays; of a result that `sized` gives, any number.
+            sized: given a stage, gives slots and addresses of all `sized` results that it makes.
+        """
+        self._program.run(addresses, sized)
 
     @property
     def packings(self) -> dict[str, list[int]]:
@@ -244,6 +253,7 @@ def link(
     constants: Callable[[int], int],
     arena: ArenaPart,
     files: Files | None = None,
+    pauses: Sequence[int] = (),
 ) -> Program:
     """Put addresses into a program: the result runs in this process alone.
 
@@ -253,16 +263,44 @@ def link(
         constants: gives the address of the constant that begins at a byte of them.
         arena: of at least `arena_bytes`.
         files: where streamed constants are.
+        pauses: stages before which a run may ask where arrays are.
     """
     stages, slots = linked_stages(program, constants), program.inputs + program.outputs
     given = stages, library, slots
     if program.streamed:
         assert files is not None, "streamed constants are in a file"
         more = program.repeats, program.streamed, files
-        return StreamProgram(*given, program.threads, arena, *more)
+        return StreamProgram(*given, program.threads, arena, *more, pauses)
     if program.repeats:
-        return LoopProgram(*given, program.threads, arena, program.repeats)
-    return Program(*given, 0, 0, program.threads, arena=arena)
+        return LoopProgram(*given, program.threads, arena, program.repeats, pauses=pauses)
+    return Program(*given, 0, 0, program.threads, arena=arena, pauses=pauses)
+
+
+def sized_results(program: PortableProgram, calls: Sequence[Call]) -> dict[int, tuple[int, int]]:
+    """The results that one stage makes, once another result says how much of them there is.
+
+    Args:
+        program: of these calls.
+        calls: in order.
+
+    Returns:
+        By number of the result: that of the number, and the stage.
+    """
+    uses: dict[Slot, list[int]] = {}
+    for stage, each in enumerate(program.stages):
+        for operand in each.operands:
+            if isinstance(operand, Slot):
+                uses.setdefault(Slot(operand.number), []).append(stage)
+    repeated = {n for each in program.repeats for n in range(each.first, each.first + each.stages)}
+    found = {}
+    for stage, (each, call) in enumerate(zip(program.stages, calls, strict=True)):
+        role = call.kernel.measure
+        if role is None or stage in repeated:
+            continue
+        room, measure = each.operands[-1], each.operands[call.kernel.operands.index(role)]
+        if isinstance(room, Slot) and isinstance(measure, Slot) and uses.get(room) == [stage]:
+            found[room.number - program.inputs] = measure.number - program.inputs, stage
+    return found
 
 
 def keep_constants(program: PortableProgram, block: Block, files: Files) -> None:

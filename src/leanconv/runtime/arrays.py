@@ -72,7 +72,9 @@ compare:
   %extent.want.at = getelementptr i64, ptr %wanted, i64 %i
   %extent.want = load i64, ptr %extent.want.at
   %is.extent = icmp eq i64 %extent, %extent.want
-  br i1 %is.extent, label %same, label %other
+  %is.any = icmp eq i64 %extent.want, -1
+  %is.fitting = or i1 %is.extent, %is.any
+  br i1 %is.fitting, label %same, label %other
 same:
   %following = add i64 %i, 1
   br label %next
@@ -90,7 +92,7 @@ class Lookup:
     """Finds the data of arrays of one dtype and shape.
 
     Args:
-        shape, dtype: of the arrays.
+        shape, dtype: of the arrays; an extent of -1 stands for any.
         writeable: whether they are to be written.
     """
 

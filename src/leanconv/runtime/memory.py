@@ -74,40 +74,41 @@ def _malloc_trim() -> ctypes._NamedFuncPointer | None:
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
+Placed = tuple[np.ndarray, int]  # an array, and where it lies
+
+
 class NewArrays:
-    """Makes arrays of one shape and type for results.
+    """Makes arrays of one type and number of axes for results.
 
     Large ones begin a cache line, so that no vector crosses two.
 
     Args:
-        shape, dtype: of the arrays.
+        axes, dtype: of the arrays.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: DType) -> None:
-        self.shape, self.kind = shape, numpy_dtype(dtype)
-        self.bytes = prod(shape) * self.kind.itemsize
-        self._room = self.bytes + ALIGNMENT if self.bytes >= _LEAST_ALIGNED else 0
-        self._lookup = Lookup((self._room,), UINT8) if self._room else Lookup(shape, dtype)
+    def __init__(self, axes: int, dtype: DType) -> None:
+        self.kind = numpy_dtype(dtype)
+        self._small, self._large = Lookup((-1,) * axes, dtype), Lookup((-1,), UINT8)
 
-    def __call__(self) -> tuple[np.ndarray, int]:
-        """A new array, and the address of its first element.
+    def __call__(self, shape: tuple[int, ...], size: int) -> Placed:
+        """A new array of so many bytes, and the address of its first element.
 
         Raises:
             OutOfMemoryError: the system does not give the memory.
         """
         try:
-            if not self._room:
-                array: np.ndarray = np.empty(self.shape, self.kind)
-                return array, self._lookup(array) or array.ctypes.data
-            memory = np.empty(self._room, np.uint8)
+            if size < _LEAST_ALIGNED:
+                array: np.ndarray = np.empty(shape, self.kind)
+                return array, self._small(array) or array.ctypes.data
+            memory = np.empty(size + ALIGNMENT, np.uint8)
         except MemoryError as error:
             raise OutOfMemoryError(
                 f"memory for the outputs could not be had ({error}); free memory, or give a "
                 "smaller batch"
             ) from error
-        start = self._lookup(memory) or memory.ctypes.data
+        start = self._large(memory) or memory.ctypes.data
         skipped = -start % ALIGNMENT
-        return np.ndarray(self.shape, self.kind, memory, skipped), start + skipped
+        return np.ndarray(shape, self.kind, memory, skipped), start + skipped
 
 
 @dataclass(frozen=True)
@@ -270,8 +271,6 @@ _LEAST_BYTES = 24 * 2**20
 _SPARE = 4  # a block is at most a quarter larger than the array in it
 _MOST_UNUSED = 64  # results later, a block that nothing lies in is given up
 
-Placed = tuple[np.ndarray, int]  # an array, and where it lies
-
 
 class _Lease:
     """Owner of all arrays and views in a block: they refer to it, and it keeps the block.
@@ -324,21 +323,36 @@ class Outputs:
             The function gives an array and the address of its first element. It raises
             `OutOfMemoryError` if the system does not give the memory.
         """
-        new = NewArrays(shape, dtype)
-        return partial(self._pooled, new) if _LEAST_BYTES <= new.bytes <= self._limit else new
+        new = NewArrays(len(shape), dtype)
+        size = prod(shape) * new.kind.itemsize
+        make = partial(self._pooled, new) if self._pools(size) else new
+        return partial(make, shape, size)
 
-    def _pooled(self, new: NewArrays) -> Placed:
+    def maker_of_any(self, axes: int, dtype: DType) -> Callable[[tuple[int, ...]], Placed]:
+        """Return a function that makes arrays as `maker` does, of the shapes that it is given."""
+        new = NewArrays(axes, dtype)
+
+        def made(shape: tuple[int, ...]) -> Placed:
+            size = prod(shape) * new.kind.itemsize
+            return self._pooled(new, shape, size) if self._pools(size) else new(shape, size)
+
+        return made
+
+    def _pools(self, size: int) -> bool:
+        return _LEAST_BYTES <= size <= self._limit
+
+    def _pooled(self, new: NewArrays, shape: tuple[int, ...], size: int) -> Placed:
         """An array in a block that nothing lies in any more, or in a new one."""
-        block = self._taken(new.bytes)
+        block = self._taken(size)
         if block is None:
             try:
-                block = self._made(new.bytes)
+                block = self._made(size)
             except OutOfMemoryError:
                 self._blocks.clear()
-                return new()
-        lease = _Lease(block, new.bytes)
+                return new(shape, size)
+        lease = _Lease(block, size)
         self._blocks[next(self._numbers)] = weakref.ref(lease), block
-        return np.ndarray(new.shape, new.kind, np.asarray(lease)), block.address
+        return np.ndarray(shape, new.kind, np.asarray(lease)), block.address
 
     def _free(self) -> Iterator[tuple[int, Block]]:
         """Blocks in which nothing lies, with their numbers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -76,6 +76,8 @@ class OutsideIndex:
     number: int
 
 
+# What a run asks before a stage: numbers of slots, and where their arrays are from then on.
+Sized: TypeAlias = Callable[[int], Iterable[tuple[int, int]]]
 Argument: TypeAlias = "int | Slot | Place | Constant | OutsideIndex"
 
 
@@ -208,6 +210,7 @@ class Program:
         threads: threads that take part, the caller counted.
         paced: whether fewer take part for a while when all together have become slower.
         arena: memory of its `Place`s; programs of one arena run in turn.
+        pauses: stages before which a run may ask where arrays are; in order.
     """
 
     def __init__(
@@ -220,6 +223,7 @@ class Program:
         threads: int,
         paced: bool = True,
         arena: ArenaPart | None = None,
+        pauses: Sequence[int] = (),
     ) -> None:
         if len(stages) > n.MAX_STAGES:
             raise SpecError(f"got {len(stages)} stages in one program, expected at most 4094")
@@ -236,8 +240,13 @@ class Program:
         self._entries = [0]  # of each stage, and behind the last: its first entry in the table
         self._outside = _OutsideIndices(stages)
         self._arguments, self._table = self._filled(stages, library)
-        self._header = self._headers([(0, len(stages))])
+        edges = [0, *pauses, len(stages)]
+        runs = [(first, after - first) for first, after in pairwise(edges)] if pauses else []
+        self._header = self._headers([(0, len(stages)), *runs])
         self._address = ctypes.addressof(self._header)
+        size = 8 * n.HEADER_WORDS
+        self._parts = [(edges[k], self._address + (k + 1) * size) for k in range(len(runs))]
+        self._pauses = {self._entries[stage]: stage for stage in pauses}
         # True if a run is one native call. If not: the entries of each call; None until their times
         # are known, when each entry is a call.
         self._in_one = self._entries[-1] == 1
@@ -299,10 +308,14 @@ class Program:
                 words[position] = address + offset
         self._arena_version = arena.arena.version
 
-    def run(self, addresses: Sequence[int]) -> int:
+    def run(self, addresses: Sequence[int], sized: Sized | None = None) -> int:
         """Run all stages on the arrays at these addresses, one for each slot.
 
         Calls from several threads at once run one after the other.
+
+        Args:
+            addresses: of the arrays; of one that `sized` gives, any number.
+            sized: asked before each of the `pauses`, once the stages before it have run.
 
         Returns:
             Nanoseconds that the stages took.
@@ -322,12 +335,15 @@ class Program:
             for address, positions in zip(addresses, self._patches, strict=True):
                 for position, offset in positions:
                     self._arguments[position] = address + offset
+            ask = sized if self._parts else None
             if self._outside.watched:
                 self._outside.forget()
             start = time.perf_counter_ns()
             together = self.threads > 1 and (not self._paced or self._pacing.together(start))
             if not self._in_one:
-                together = self._run_in_pieces(together)
+                together = self._run_in_pieces(together, ask)
+            elif ask is not None:
+                together = self._run_in_parts(together, ask)
             elif together:
                 self._pool.ensure(self.threads)
                 self._pool.wake(self.threads - 1)
@@ -345,11 +361,33 @@ class Program:
                 self._outside.check()
             return elapsed
 
-    def _run_in_pieces(self, together: bool) -> bool:
+    def _place(self, arrays: Iterable[tuple[int, int]]) -> None:
+        """Let slots be at these addresses."""
+        for slot, address in arrays:
+            for position, offset in self._patches[slot]:
+                self._arguments[position] = address + offset
+
+    def _run_in_parts(self, together: bool, sized: Sized) -> bool:
+        """Run in native calls from pause to pause; return whether the workers took part in all."""
+        shared = together
+        for stage, header in self._parts:
+            if stage:
+                self._place(sized(stage))
+            if shared:
+                self._pool.ensure(self.threads)
+                self._pool.wake(self.threads - 1)
+                together = bool(self._native.run(header)) and together
+            else:
+                self._native.run_alone(header)
+        return together
+
+    def _run_in_pieces(self, together: bool, sized: Sized | None) -> bool:
         """Run in native calls, cut the next run; return whether the workers took part in all."""
         known, last, shared, times = self._pieces, self._entries[-1], together, []
         for first, after in known or zip(range(last), range(1, last + 1), strict=True):
             check()
+            if sized is not None and first in self._pauses:
+                self._place(sized(self._pauses[first]))
             self._turn_to(first, after)
             begin = time.perf_counter_ns()
             if shared:
@@ -363,9 +401,7 @@ class Program:
             self._turn_to(0, last)
             self._in_one, self._pieces = True, None
         elif not known:
-            edges = [0, *pieces_end(times)]
-            if edges[-1] < last:
-                edges.append(last)
+            edges = sorted({0, *pieces_end(times), *self._pauses, last})
             self._pieces = list(pairwise(edges))
         return together
 

@@ -35,7 +35,7 @@ from leanconv.runtime import native as n
 from leanconv.runtime.file_block import FileBlock
 from leanconv.runtime.memory import ArenaPart
 from leanconv.runtime.portable import RepeatedStages, StreamedConstant
-from leanconv.runtime.program import LONG_NS, PIECE_NS, Program, Stage, pieces_end
+from leanconv.runtime.program import LONG_NS, PIECE_NS, Program, Sized, Stage, pieces_end
 from leanconv.spec.format import ceil_div
 
 # Bytes of a load, and loads, that are timed.
@@ -84,6 +84,7 @@ class LoopProgram(Program):
         stages, library, slots, threads, arena: as for `Program`.
         repeats: stages that run several times, in order.
         cuts: stages before which a native call ends; in order, none amid a repeat.
+        pauses: as for `Program`; none amid a repeat.
     """
 
     _cuts_bodies = True
@@ -97,8 +98,10 @@ class LoopProgram(Program):
         arena: ArenaPart,
         repeats: Sequence[RepeatedStages],
         cuts: Sequence[int] = (),
+        pauses: Sequence[int] = (),
     ) -> None:
         super().__init__(stages, library, slots, 0, 0, threads, arena=arena)
+        self._pausing, cuts = frozenset(pauses), sorted({*cuts, *pauses})
         self._cuts, self._repeats = cuts, tuple(repeats)
         # In the first run each stage that runs once is a call, so that its time is known then.
         self._calls, self._timed_calls = self._calls_cut_at(range(len(stages))), False
@@ -180,7 +183,7 @@ class LoopProgram(Program):
             for position, by in moving:  # for the next iteration of a loop around this one
                 arguments[position] -= (segment.times - 1) * by
 
-    def run(self, addresses: Sequence[int]) -> int:
+    def run(self, addresses: Sequence[int], sized: Sized | None = None) -> int:
         """Run all stages, as `Program.run`; an exception of a signal handler ends a loop."""
         if self._lock.mine():
             raise self._lock.reentrant()
@@ -197,6 +200,8 @@ class LoopProgram(Program):
                 for segment in self._iterations(calls.segments):
                     if ending:
                         check()
+                    if sized is not None and segment.first in self._pausing:
+                        self._place(sized(segment.first))
                     header = calls.starts[segment.first]
                     if shared:
                         self._pool.ensure(self.threads)
@@ -275,7 +280,7 @@ class StreamProgram(LoopProgram):
     """A `LoopProgram` that reads weights while it runs.
 
     Args:
-        stages, library, slots, threads, arena, repeats: as for `LoopProgram`.
+        stages, library, slots, threads, arena, repeats, pauses: as for `LoopProgram`.
         loads: constants to read, in the order in which they are needed; a repeat
             that overlaps a load's stages from `free` to `needed` contains both.
         files: to read from.
@@ -293,10 +298,11 @@ class StreamProgram(LoopProgram):
         repeats: Sequence[RepeatedStages],
         loads: Sequence[StreamedConstant],
         files: Files,
+        pauses: Sequence[int] = (),
     ) -> None:
         begins = sorted({0, *(load.needed for load in loads), *(load.free for load in loads)})
         cuts = [begin for begin in begins if not any(_inside(begin, each) for each in repeats)]
-        super().__init__(stages, library, slots, threads, arena, repeats, cuts)
+        super().__init__(stages, library, slots, threads, arena, repeats, cuts, pauses)
         self._loads, self._files = tuple(loads), files
         self._reader: _Reader | None = None
 

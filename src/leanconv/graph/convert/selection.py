@@ -22,7 +22,7 @@ from leanconv.symbolic import NeedsNumberError, Symbol, least, most, plain
 from leanconv.types import BOOL, INT64, DType
 
 _PLACE_BYTES = 8
-_LEAST_VIEW = 1 << 17  # bytes: to copy fewer takes less time than to find new memory for a room
+LEAST_VIEW = 1 << 17  # bytes: to copy fewer takes less time than to find new memory for a room
 ROWS = "#rows"  # an attribute that no file has: a NonZero gives a row for each place
 CUT = "Cut"  # an operation that no file has
 
@@ -287,7 +287,7 @@ def _cut(call: Call) -> list[Value]:
     room, count = call.value(0), _known(call, 1)
     axis = call.axis(call.attribute("axis", 0), len(room.shape))
     number = integer(count[0])
-    shape = _cut_shape(room.shape, number, axis)
+    shape = cut_shape(room.shape, number, axis)
     if room.array is not None and not isinstance(number, Symbol):
         call.builder.budget.expect(checked(shape, room.type.dtype).bytes)
         return _found(call, [cut(room.array, number, axis)], 0)
@@ -303,7 +303,7 @@ def _begin(call: Call, x: Value, sizes: tuple[int, ...]) -> Value:
     return call.emit("Slice", [x], starts=(0,) * rank, steps=(1,) * rank, sizes=sizes)
 
 
-def _cut_shape(shape: Sequence[int], count: int, axis: int) -> tuple[int, ...]:
+def cut_shape(shape: Sequence[int], count: int, axis: int) -> tuple[int, ...]:
     """The shape of the elements that were found.
 
     Raises:
@@ -321,11 +321,11 @@ def cut(room: Array, count: int, axis: int) -> Array:
     It is a view of a large room of which it is a large part, and a new array elsewhere.
 
     Raises:
-        ModelError: as `_cut_shape`.
+        ModelError: as `cut_shape`.
     """
-    shape = _cut_shape(room.shape, count, axis)
+    shape = cut_shape(room.shape, count, axis)
     found: Array = np.ndarray(shape, room.dtype, np.ascontiguousarray(room))
-    kept = room.nbytes >= _LEAST_VIEW and is_large_part(found, room)
+    kept = room.nbytes >= LEAST_VIEW and is_large_part(found, room)
     return found if kept else found.copy()
 
 
