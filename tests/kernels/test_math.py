@@ -48,7 +48,7 @@ def stable_sigmoid(v: float) -> float:
 FUNCTIONS: dict[str, tuple[Callable[[float], float], float, dict[str, tuple[float, float]]]] = {
     "exp": (math.exp, 1.5, {FLOAT32: (-86.5, 88.7), FLOAT64: (-707.0, 709.0)}),
     "expm1": (math.expm1, 2.0, {FLOAT32: (-20.0, 87.0), FLOAT64: (-40.0, 700.0)}),
-    "tanh": (math.tanh, 5.5, {FLOAT32: (-12.0, 12.0), FLOAT64: (-25.0, 25.0)}),
+    "tanh": (math.tanh, 2.5, {FLOAT32: (-12.0, 12.0), FLOAT64: (-25.0, 25.0)}),
     "erf": (math.erf, 6.0, {FLOAT32: (-5.0, 5.0), FLOAT64: (-7.0, 7.0)}),
     "sigmoid": (stable_sigmoid, 3.0, {FLOAT32: (-86.0, 90.0), FLOAT64: (-690.0, 700.0)}),
     "softplus": (stable_log1p_exp, 3.0, {FLOAT32: (-86.0, 90.0), FLOAT64: (-690.0, 700.0)}),
@@ -83,7 +83,7 @@ def test_tanh_and_sigmoid_over_all_floats(target: Target) -> None:
     x = np.arange(0, 1 << 32, 2003, dtype=np.uint64).astype(np.uint32).view(np.float32)
     with np.errstate(invalid="ignore", over="ignore"):
         wide = x.astype(np.float64)
-        exactly = {"tanh": (np.tanh(wide), 5.5), "sigmoid": (1 / (1 + np.exp(-wide)), 3.0)}
+        exactly = {"tanh": (np.tanh(wide), 2.5), "sigmoid": (1 / (1 + np.exp(-wide)), 3.0)}
     for name, (expected, bound) in exactly.items():
         y = evaluate(name, x, target=target)
         np.testing.assert_array_equal(np.isnan(y), np.isnan(x))
@@ -91,6 +91,17 @@ def test_tanh_and_sigmoid_over_all_floats(target: Target) -> None:
         assert np.abs(y[there]).max() <= 1
         there &= (name == "tanh") | (x > -86)  # below, sigmoid becomes 0
         assert ulps(y[there], expected[there]) <= bound
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tanh_has_the_sign_of_what_it_is_of(dtype: str, target: Target) -> None:
+    """Whatever its size: zeros have a sign, too."""
+    x = np.concatenate((np.abs(spread(dtype, 0.0, 12.0)), np.array([0.0, 1e-30, np.inf], dtype)))
+    above, below = (evaluate("tanh", each, target=target) for each in (x, -x))
+    np.testing.assert_array_equal(below, -above)
+    assert not np.signbit(above).any()
+    assert np.signbit(below).all()
 
 
 SPECIAL = {

@@ -11,18 +11,15 @@ what is made of `exp`. Errors in units of the last place (ulp), as the tests bou
 | `log` | 1.5 | 1.5 | `k ln 2 + log(1 + f)`, with `s = f / (2 + f)` and `log = 2 s + s^3 G(s^2)` |
 | `softplus` | 3 | 3 | `max(x, 0) + log(1 + e^-abs(x))` |
 | `sigmoid` | 3 | 3 | `1 / (1 + e^-x)` |
-| `tanh` | 5.5 | 6 | `x P(x^2) / Q(x^2)`, one rational function up to where it rounds to 1 |
-| `erf` | 6 | 6 | likewise |
+| `tanh` | 2.5 | 3 | `(e^2x - 1) / (e^2x + 1)`, both divided by `2^(n + 1)` |
+| `erf` | 6 | 6 | `x P(x^2) / Q(x^2)`, one rational function up to where it rounds to 1 |
 | `power` | 1 | see there | `exp(y log abs(x))`; float goes through double |
 
 The coefficients are our own. `g`, and `G` over the two ranges of `s`, interpolate at the Chebyshev
-nodes of their interval; `P / Q` is the iteratively reweighted least squares fit of `erf(x) / x` or
-`tanh(x) / x` to the relative error (minimax to a few per cent) at a degree where every coefficient
-is positive, so that Horner's rule loses nothing. All were computed with 60 to 80 digits and then
-rounded; the approximations alone are off by at most 1e-8 (float; tanh 2e-8) and 3e-17 (double; tanh
-7e-17). `tanh` above 0.5 is off by what both polynomials are rounded, 3e-7 at most. `t / (t + 2)`
-with `t = expm1(2 x)` is off by 2.4 ulp, and takes 1.3 to 1.7 times as long; ONNX Runtime's is a
-ratio, too, and off by 4.4.
+nodes of their interval; `P / Q` is the iteratively reweighted least squares fit of `erf(x) / x` to
+the relative error (minimax to a few per cent) at a degree where every coefficient is positive, so
+that Horner's rule loses nothing. All were computed with 60 to 80 digits and then rounded; the
+approximations alone are off by at most 1e-8 (float) and 3e-17 (double).
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from leanconv.codegen.emitter import Function, Value, bytes_of, element_of, lane
 from leanconv.codegen.values import mangled
 from leanconv.records import dataclass
 
-_LOG2_E = 1.4426950408889634
+_LOG2_E, _LN2 = 1.4426950408889634, 0.6931471805599453
 
 
 @dataclass(frozen=True)
@@ -56,11 +53,11 @@ class _Numbers:
     ln2_low: float
     exp_range: tuple[float, float]  # beyond, e^x is 0 or infinity
     expm1_range: tuple[float, float]  # below, e^x - 1 rounds to -1; above, it is not computed
+    tanh_limit: float  # beyond, tanh rounds to 1
     exp: tuple[float, ...]
     log: tuple[float, ...]  # G for s^2 up to 0.0295, f between sqrt(1/2) - 1 and sqrt(2) - 1
     log1p: tuple[float, ...]  # G for s^2 up to 1/9, f between 0 and 1
     erf: _Ratio
-    tanh: _Ratio
 
     @property
     def one(self) -> int:
@@ -85,6 +82,7 @@ _FLOAT = _Numbers(
     ln2_low=1.4286068203094173e-06,
     exp_range=(-87.5, 89.0),
     expm1_range=(-18.0, 88.0),
+    tanh_limit=9.1,
     exp=(0.5, 0.16666576266288757, 0.041666556149721146, 0.008363178931176662, 0.00139261840377003),
     log=(0.6666666865348816, 0.4000012278556824, 0.28550779819488525, 0.23331613838672638),
     log1p=(
@@ -102,17 +100,6 @@ _FLOAT = _Numbers(
             *(0.014988138870624312, 0.0011640990797506699, 3.800840700251117e-05),
         ),
     ),
-    tanh=_Ratio(
-        limit=9.02,
-        above=(
-            *(1.0, 0.1338266134262085, 0.003497427562251687),
-            *(2.063531064777635e-05, 1.3383602670558048e-08),
-        ),
-        below=(
-            *(1.0, 0.46715983748435974, 0.025884246453642845),
-            *(0.00032884671236388385, 7.789960818627151e-07),
-        ),
-    ),
 )
 
 _DOUBLE = _Numbers(
@@ -123,6 +110,7 @@ _DOUBLE = _Numbers(
     ln2_low=2.8235290563031577e-13,
     exp_range=(-708.5, 710.0),
     expm1_range=(-38.0, 709.0),
+    tanh_limit=19.1,
     exp=(
         *(0.5000000000000001, 0.16666666666666669, 0.04166666666662413, 0.008333333333330062),
         *(0.0013888888917213717, 0.00019841269863053618, 2.4801521295954376e-05),
@@ -151,19 +139,6 @@ _DOUBLE = _Numbers(
             *(0.0025670433068675546, 0.000226343659396966, 1.5518368864926104e-05),
             *(8.36190433287721e-07, 3.520563030995897e-08, 1.1259887964602046e-09),
             *(2.5511868585587545e-11, 3.312662686935909e-13, 8.81450357568829e-16),
-        ),
-    ),
-    tanh=_Ratio(
-        limit=19.07,
-        above=(
-            *(1.0, 0.15180855500445248, 0.0059751902324916215, 9.362085446548361e-05),
-            *(6.832948467214392e-07, 2.4419497624553934e-09, 4.1746195120680945e-12),
-            *(3.0674099814288853e-15, 7.425964610612623e-19, 2.5068455131858024e-23),
-        ),
-        below=(
-            *(1.0, 0.48514188833778527, 0.03435581967842146, 0.0008282296038205345),
-            *(8.755976628208033e-06, 4.465316562486077e-08, 1.1119526958580496e-10),
-            *(1.2717294458040385e-13, 5.639646685547377e-17, 6.23508581947013e-21),
         ),
     ),
 )
@@ -362,8 +337,22 @@ def sigmoid(e: Function, x: Value) -> Value:
 
 
 def tanh(e: Function, x: Value) -> Value:
-    """The hyperbolic tangent."""
-    return _odd(e, x, _numbers(x).tanh)
+    """The hyperbolic tangent: (e^2a - 1) / (e^2a + 1), a = abs(x), with the sign of x.
+
+    Let e^2a be 2^n (1 + 2 h), h = (e^2u - 1) / 2, and s = 2^-(n + 1). Both divided by 2^(n + 1),
+    numerator and denominator are p = 1/2 - s + h and p + 2 s: what p was rounded is in both, and
+    cancels the more the smaller s is. Near 0, where s is 1/2, p is h. The error of ln 2, n times
+    3e-9 at most, counts as little, so that u = a - n ln(2) / 2 is one multiply-add.
+    """
+    k = _numbers(x)
+    size = at_most(e, e.unary("fabs", x), k.tanh_limit)
+    to_integer = k.to_integer + k.bias - 1  # the bits of the exponent of s, as in `_split`
+    shifted = e.fma(size, e.const(x.kind, -2 * _LOG2_E), e.const(x.kind, to_integer))
+    s = e.convert("bitcast", _bits(e, shifted) << k.mantissa, x.kind)
+    u = e.fma(shifted - to_integer, e.const(x.kind, 0.5 * _LN2), size)
+    g = polynomial(e, u, [c * 2.0 ** (power + 1) for power, c in enumerate(k.exp)])
+    p = (0.5 - s) + e.fma(u * u, g, u)
+    return copy_sign(e, p / e.fma(s, e.const(x.kind, 2.0), p), x)
 
 
 def erf(e: Function, x: Value) -> Value:
