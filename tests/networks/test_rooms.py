@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from support.loops import body, hold, loop
 from support.onnx_models import Array, model, reference
 
 R = np.random.default_rng(11)
+GUARDED = bool(os.environ.get("TEST_GUARDED"))  # where results have the sizes of plans
 HELD = {
     "limit": np.float32(0.5),
     "zero": np.array([0]),
@@ -244,7 +246,7 @@ def check_selected(
             for _ in range(2):
                 for name, array in network.run(feed).items():
                     np.testing.assert_array_equal(array, expected[name], name)
-                    assert owner(array).nbytes <= array.nbytes + ALIGNMENT
+                    assert GUARDED or owner(array).nbytes <= array.nbytes + ALIGNMENT
                     array[...] = 7  # it is the user's
     return networks
 
@@ -255,6 +257,7 @@ def test_large_results_are_made_when_they_are_counted() -> None:
     assert all(each.used_bytes == each.plan.memory_bytes for each in networks)
 
 
+@pytest.mark.skipif(GUARDED, reason="whole rooms have guard pages then")
 def test_nothing_is_written_beside_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: list[tuple[Array, int]] = []
 
