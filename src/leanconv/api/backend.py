@@ -19,6 +19,7 @@ from leanconv.units import format_bytes
 if TYPE_CHECKING:  # what networks have: one convolution imports no reader of files
     from leanconv.api.inputs import Known, Ports, Shape
     from leanconv.graph.ir import TensorType
+    from leanconv.graph.network_inputs import Deciding
     from leanconv.graph.onnx_import import Model
 
 
@@ -164,8 +165,8 @@ class Backend(Protocol):
         """The dtype of the computation and of the outputs."""
 
     @property
-    def deciding(self) -> tuple[str, ...]:
-        """Names of the inputs whose values decide what is computed, as found until now."""
+    def deciding(self) -> Deciding:
+        """The inputs whose values decide what is computed, as found until now."""
 
     @property
     def cache_bytes(self) -> int:

@@ -130,7 +130,7 @@ class CpuBackend(CpuGraphs):
 
     def compile(self, shapes: tuple[Shape, ...], known: Known = NOTHING_KNOWN) -> PlannedCall:
         """Plan, emit and compile for input shapes, and for the values of `deciding` inputs."""
-        return self._deciding(known, lambda chosen: self._compiled_for(shapes, chosen))
+        return self.deciding.found(shapes, known, lambda chosen: self._compiled_for(shapes, chosen))
 
     def _compiled_for(self, shapes: tuple[Shape, ...], known: Known) -> PlannedCall:
         try:
@@ -150,7 +150,7 @@ class CpuBackend(CpuGraphs):
         if options is None:
             return None
         made = CpuBackend(self.model, options, self._pinned, target=self.target)
-        made._shared, made.deciding = self._shared, self.deciding
+        made._shared = self._shared
         return made
 
     def _compiled_within(self, shapes: tuple[Shape, ...], known: Known) -> PlannedCall:
@@ -166,7 +166,7 @@ class CpuBackend(CpuGraphs):
         if tail is not None:
             return self._with_tail(given, owned, tail)
         call = PlannedCall(given, self._compiled(owned))
-        if self._snapshots is not None and not self.deciding:
+        if self._snapshots is not None and not known:
             self._snapshots.keep(self.model, self.dtype, call)
         return call
 
@@ -306,7 +306,7 @@ class CpuBackend(CpuGraphs):
                 pinned = None
             return portable_network(owned, planner, limit, pinned, decisions, compact)
 
-        return self._deciding(NOTHING_KNOWN, made)
+        return self.deciding.found(shapes, NOTHING_KNOWN, made)
 
     def _compiled(self, owned: OwnedGraph, reserved: int = 0, wanted: int = 0) -> CompiledNetwork:
         """The network, compiled within what the memory limit leaves.
@@ -376,7 +376,7 @@ class CpuBackend(CpuGraphs):
     def of_model(self, model: Model, shapes: Any) -> CpuBackend:
         """A backend with the same options for this model at stated shapes."""
         snapshots = None
-        if self._snapshots is not None and not self.deciding:
+        if self._snapshots is not None:
             snapshots = self._snapshots.stating(shapes)
             if snapshots is not None:
                 self._snapshots.keep_ports(self.model, self.dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from leanconv.api.inputs import NOTHING_KNOWN, Known, Shape, input_specs
@@ -13,7 +12,7 @@ from leanconv.api.options import NetworkOptions
 from leanconv.errors import BudgetError, LeanConvError
 from leanconv.graph.edit import moving_constants
 from leanconv.graph.ir import Graph, is_filled
-from leanconv.graph.network_inputs import NeedsInputsError
+from leanconv.graph.network_inputs import Deciding
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import UNFUSED_PASSES, run_passes
 from leanconv.graph.passes.fuse_blocks import MAYBE_SPARSE, fuse_all_blocks, fuse_blocks
@@ -152,7 +151,6 @@ def _power_of_2(extent: int) -> int:
 
 
 log = logging.getLogger(__name__)
-_Made = TypeVar("_Made")
 # Of a network's max_error: what one layer in halves errs at the outputs, and no less.
 _ROUNDOFFS = 8.0
 _CONSTANT_FILES = 4  # times the bytes of a network's constants that passes may write to a file
@@ -170,7 +168,7 @@ class CpuGraphs:
     Attributes:
         dtype: in which float type it computes.
         accuracy: the error and arithmetic accepted of each layer.
-        deciding: names of inputs whose values were found to decide what is computed.
+        deciding: the inputs whose values were found to decide what is computed.
     """
 
     def __init__(
@@ -187,7 +185,7 @@ class CpuGraphs:
         accuracy = Accuracy(reproducible=options.reproducible, half=options.precision)
         self.accuracy = accuracy.within(options.max_error, self.dtype)
         self.target: Target = target or planning_target()
-        self.deciding: tuple[str, ...] = ()
+        self.deciding = Deciding()
         self._inputs = input_specs(model, self.dtype)
         self._apart: frozenset[str] | None = None
         halves, asked = self._halves()
@@ -216,19 +214,7 @@ class CpuGraphs:
 
     def decided_graph(self, shapes: tuple[Shape, ...], known: Known) -> Graph:
         """The network's graph for input shapes, and for the values of `deciding` inputs."""
-        return self._deciding(known, lambda chosen: self.graph(shapes, chosen))
-
-    def _deciding(self, known: Known, make: Callable[[Known], _Made]) -> _Made:
-        """Call `make` with the known values of `deciding` inputs, which grow if it needs others."""
-        while True:
-            chosen = {name: known[name] for name in self.deciding if name in known}
-            try:
-                return make(chosen)
-            except NeedsInputsError as error:
-                new = [name for name in error.names if name not in self.deciding]
-                self.deciding = (*self.deciding, *new)
-                if not (new and known.keys() >= set(error.names)):
-                    raise
+        return self.deciding.found(shapes, known, lambda chosen: self.graph(shapes, chosen))
 
     def planner(self, graph: Graph, usual: bool = False) -> Planner:
         """Return a graph's planner; if `usual`, layers may err as much as without a `max_error`.
@@ -273,7 +259,7 @@ class CpuGraphs:
                 f"it was made for inputs {_listed(pinned.inputs)}, here they are {_listed(shapes)}"
             )
         elif pinned.network != graph_digest(graph) or pinned.dtype != graph.dtype:
-            if self.deciding and not pinned.source:
+            if len(graph.inputs) < len(self._inputs) and not pinned.source:
                 return False  # it is for other values
             reason = "it was made for another network"
         if reason:
@@ -297,22 +283,24 @@ class CpuGraphs:
     def _with_blocks(self, graph: Graph) -> Graph:
         """Fuse the blocks of a mobile network but for those in which zeros are left out.
 
-        Which these are does not depend on the shapes that are asked for.
+        Which these are does not depend on the shapes that are asked for, nor on values before.
         """
         some = fuse_blocks(graph, zeros=MAYBE_SPARSE)
         if len(fuse_all_blocks(some).nodes) == len(some.nodes):
             return some
-        if self._apart is None:
-            try:
-                likely = some
-                if any(each.static_shape is None for each in self._inputs):
-                    shapes = {each.name: _likely(each.shape) for each in self._inputs}
-                    bound = self.model.bind(shapes, dtype=self.dtype, late=True)
-                    likely = fuse_blocks(run_passes(bound, UNFUSED_PASSES), zeros=MAYBE_SPARSE)
-                self._apart = sparse_blocks(likely, self.target)
-            except LeanConvError:
-                return fuse_blocks(graph)
-        return fuse_all_blocks(some, self._apart)
+        apart = self._apart
+        try:
+            if all(each.static_shape is not None for each in self._inputs):
+                apart = sparse_blocks(some, self.target)
+            elif apart is None:
+                shapes = {each.name: _likely(each.shape) for each in self._inputs}
+                bound = self.model.bind(shapes, dtype=self.dtype, late=True)
+                likely = fuse_blocks(run_passes(bound, UNFUSED_PASSES), zeros=MAYBE_SPARSE)
+                self._apart = apart = sparse_blocks(likely, self.target)
+        except LeanConvError:
+            return fuse_blocks(graph)
+        assert apart is not None
+        return fuse_all_blocks(some, apart)
 
     def _halves(self) -> tuple[tuple[DType, ...], bool]:
         """The half precisions that values may be stored in, and whether that is asked for."""

@@ -230,24 +230,20 @@ class Network(CalledByName):
         """The plan for input shapes, and for values of small inputs, as far as they decide."""
         compiled = self._current
         if compiled is None or not compiled.is_for(shapes, known):
-            key = self._key(shapes, known)
+            key = self._backend.deciding.key(shapes, known)
             compiled = self._plans.get(key) or self._compile(shapes, known)
             self._current = compiled
         return compiled
-
-    def _key(self, shapes: tuple[Shape, ...], known: Known) -> tuple[object, ...]:
-        values = ((n, known[n].tobytes()) for n in self._backend.deciding if n in known)
-        return shapes, *values
 
     @memory_reported("planning a network")
     @fewer_collections()
     def _compile(self, shapes: tuple[Shape, ...], known: Known) -> Compiled:
         with working(self._name), self._planning.held, spending("planning"):
-            found = self._plans.get(self._key(shapes, known))
+            found = self._plans.get(self._backend.deciding.key(shapes, known))
             if found is None:
                 found = self._made(shapes, known)
                 held = found.held
-                key = self._key(shapes, known)
+                key = self._backend.deciding.key(shapes, known)  # what decides is known by now
                 self._plans.put(key, found, held.own_bytes, held.blocks, held.working_bytes)
             return found
 

@@ -33,6 +33,7 @@ from leanconv.codegen.known_forms import ours
 from leanconv.errors import InputError, LeanConvError, memory_reported
 from leanconv.files import open_regular
 from leanconv.graph.ir import TensorType
+from leanconv.graph.network_inputs import Deciding
 from leanconv.progress import checked_progress, spending, working
 from leanconv.records import cached_property, replace
 from leanconv.runtime.calibration import planning_target
@@ -488,7 +489,7 @@ class SnapshotBackend:
     """
 
     most_cached = 2**31  # bounded in bytes alone
-    deciding: tuple[str, ...] = ()  # where values of inputs decide, there are no snapshots
+    deciding = Deciding()  # where values of inputs decide, there are no snapshots
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from leanconv.gpu.device.arrays import is_device_array, take
 from leanconv.gpu.device.compiler import Compile, compile_cubin, require_triton
 from leanconv.gpu.device.driver import Driver, driver
 from leanconv.gpu.fft import FftConvPlan, TorchFft
+from leanconv.graph.network_inputs import Deciding
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.passes import GPU_PASSES, run_passes
 from leanconv.graph.verify import check_flowing
@@ -248,7 +249,7 @@ class DeviceBackend(Unpicklable):
         return ()
 
     ports = None  # the model has them
-    deciding: tuple[str, ...] = ()  # no values are read: arrays may be on the device
+    deciding = Deciding()  # no values are read: arrays may be on the device
 
     def compile(
         self, shapes: tuple[tuple[int, ...], ...], known: object = None

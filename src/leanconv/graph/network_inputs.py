@@ -3,14 +3,17 @@
 Values of small inputs may decide what a network computes: a sampling rate, a size, a shape. A
 branch, or a shape, that follows from them and from constants alone is known when the network is
 bound to their values. Which inputs these are is found by binding without any values: what is needed
-is named by a `NeedsInputsError`.
+is named by a `NeedsInputsError`. They are others for other shapes, and beside other values: what is
+not computed there needs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from leanconv.errors import InputError, short
 from leanconv.records import dataclass
@@ -18,6 +21,10 @@ from leanconv.symbolic import plain
 from leanconv.types import DType
 
 MOST = 16  # elements: each combination of values has a plan of its own
+_MOST_KEPT = 4096  # combinations of shapes and values whose deciding inputs are remembered
+_Made = TypeVar("_Made")
+_Values = Mapping[str, np.ndarray]
+_Key = tuple[object, ...]
 
 
 def meant(name: object, known: Sequence[str]) -> str:
@@ -167,6 +174,55 @@ class NeedsInputsError(InputError):
             f"what is computed follows from the value of {listed}; expected it where others have "
             f"a shape: {{{self.names[0]!r}: np.array(…)}}"
         )
+
+
+class Deciding:
+    """The inputs whose values decide what is computed, for each combination of shapes.
+
+    Where such a value is known, further ones may decide: they are found one after the other, and
+    follow from the shapes and from the values before them alone, whatever else was planned.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[_Key, tuple[str, ...]] = {}
+
+    def among(self, shapes: _Key, known: _Values) -> _Values:
+        """The values that decide for the shapes of all inputs, as far as that was found."""
+        chosen: dict[str, np.ndarray] = {}
+        while self._names:
+            names = self._names.get(_key(shapes, chosen))
+            if names is None or not known.keys() >= set(names):
+                break
+            chosen.update((name, known[name]) for name in names)
+        return chosen
+
+    def key(self, shapes: _Key, known: _Values) -> _Key:
+        """Return a key of the plan for shapes and values: of `among` them."""
+        return _key(shapes, self.among(shapes, known))
+
+    def found(self, shapes: _Key, known: _Values, make: Callable[[_Values], _Made]) -> _Made:
+        """Call `make` with those known values that decide for shapes; more if it needs others.
+
+        Raises:
+            NeedsInputsError: the values of others decide.
+        """
+        while True:
+            chosen = self.among(shapes, known)
+            try:
+                return make(chosen)
+            except NeedsInputsError as error:
+                if not chosen.keys().isdisjoint(error.names):
+                    raise  # it would be asked for without end
+                if len(self._names) >= _MOST_KEPT:
+                    self._names.clear()
+                self._names[_key(shapes, chosen)] = error.names
+                if not known.keys() >= set(error.names):
+                    raise
+
+
+def _key(shapes: _Key, chosen: _Values) -> _Key:
+    values = ((name, array.tobytes()) for name, array in chosen.items())
+    return shapes, *values
 
 
 def is_small(shape: Sequence[object] | None, dtype: DType) -> bool:

@@ -24,6 +24,7 @@ import numpy as np
 
 from leanconv.graph.ir import Graph, Origin, number_of
 from leanconv.graph.limits import SpentError
+from leanconv.graph.network_inputs import NeedsInputsError
 from leanconv.graph.onnx_import import Model
 from leanconv.graph.open_sizes import SizedArray, graph_filler, sized_filler, tables_filler
 from leanconv.symbolic import (
@@ -116,6 +117,7 @@ class Templates:
     def __init__(self, model: Model, make: Make) -> None:
         self._inputs, self._make = model.inputs, make
         self._templates: dict[tuple[object, ...], Memo[Graph]] = {}
+        self._undecided: dict[tuple[object, ...], Memo[tuple[str, ...]]] = {}
 
     @property
     def memos(self) -> Sequence[Memo[Graph]]:
@@ -130,6 +132,8 @@ class Templates:
             known: values of those that are constants of the graph.
 
         Raises:
+            NeedsInputsError: values of other inputs decide, which is known without binding where
+                it was found for sizes that answer alike.
             LeanConvError: as the model's `bind`.
         """
         trace = Trace()
@@ -161,8 +165,16 @@ class Templates:
         graph = templates.at(tuple(values))
         if graph is not None:
             return graph
+        undecided = self._undecided.get(pattern)
+        needed = None if undecided is None else undecided.at(tuple(values))
+        if needed is not None:
+            raise NeedsInputsError(needed)
         opened = {name: tuple(extents) for name, extents in symbolic.items()}
         made = attempted(lambda: self._made(opened, given, trace, values, axes))
+        if isinstance(made, NeedsInputsError):
+            undecided = self._undecided.setdefault(pattern, Memo(_MOST_TEMPLATES))
+            undecided.keep(Made(made.names, trace.guards))
+            raise NeedsInputsError(made.names)
         if isinstance(made, Exception):
             graph = self._make(concrete, *given)  # or its error alone, if the shapes are at fault
             if isinstance(made, SpentError):  # what is computed of symbols costs more

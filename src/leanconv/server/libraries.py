@@ -12,6 +12,7 @@ from leanconv.api.inputs import Known, Shape, validated_input
 from leanconv.api.open_library import Library
 from leanconv.errors import InputError
 from leanconv.graph.ir import TensorType
+from leanconv.graph.network_inputs import Deciding
 from leanconv.records import dataclass
 from leanconv.runtime.memory import Held
 from leanconv.server.limits import NOT_FOUND, RefusedError
@@ -59,7 +60,7 @@ class LibraryNetwork:
         plans: for each set of shapes.
     """
 
-    deciding = ()
+    deciding = Deciding()
 
     def __init__(self, library: Library, path: Path) -> None:
         self.inputs, self.outputs = library.inputs, library.outputs

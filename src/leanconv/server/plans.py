@@ -139,11 +139,7 @@ class Plans:
                 return Wanted((ones,), ones, {}, rows.pop(), batched=True)
         names = [spec.name for spec in self.inputs]
         known = {name: arrays[names.index(name)] for name in self.small}
-        return Wanted(self._key(shapes, known), shapes, known, 1, batched=False)
-
-    def _key(self, shapes: tuple[Shape, ...], known: Mapping[str, np.ndarray]) -> Key:
-        values = ((n, known[n].tobytes()) for n in self._backend.deciding if n in known)
-        return shapes, *values
+        return Wanted(self._backend.deciding.key(shapes, known), shapes, known, 1, batched=False)
 
     def found(self, key: Key) -> Group | None:
         """The group of a key, now the most recently used one; None if it is not planned."""
@@ -171,8 +167,9 @@ class Plans:
         """
         make = self._batched if wanted.batched else self._single
         group = make(wanted, limit)
-        # What decides is known by now.
-        key = wanted.key if wanted.batched else self._key(wanted.shapes, wanted.known)
+        key = wanted.key
+        if not wanted.batched:  # what decides is known by now
+            key = self._backend.deciding.key(wanted.shapes, wanted.known)
         with self._lock.held:
             self._groups[key] = group
             if keep:
