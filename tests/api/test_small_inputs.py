@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -238,3 +239,145 @@ def test_samples_give_the_values(opened: bool, caplog: pytest.LogCaptureFixture)
     assert not caplog.records
     with pytest.raises(InputError, match="several values of 'rate'"):
         lc.load(model, threads=1, samples=[*samples, {**samples[0], "rate": 8000}])
+
+
+# Nodes of which the value of `n` decides the shape, after a convolution that it scales.
+SHAPED = {
+    "Reshape": [node("Concat", "minus n1", "s", axis=0), node("Reshape", "c s", "d")],
+    "Slice": [node("Slice", "c zero n1 last", "d")],
+    "ConstantOfShape": [
+        node("ConstantOfShape", "n1", "z"),
+        node("ReduceSum", "z", "s", keepdims=0),
+        node("Add", "c s", "d"),
+    ],
+    "Tile": [node("Concat", "three n1", "s", axis=0), node("Tile", "c s", "d")],
+    "Expand": [
+        node("Expand", "f n1", "e"),
+        node("ReduceSum", "e", "s", keepdims=0),
+        node("Add", "c s", "d"),
+    ],
+    "Resize": [
+        node("Concat", "sizes n1", "s", axis=0),
+        node("Resize", "c - - s", "d", mode="nearest"),
+    ],
+    "Pad": [node("Concat", "seven n1", "s", axis=0), node("Pad", "c s", "d")],
+    "TopK": [node("TopK", "c n1", "d i")],
+    "Range": [
+        node("Range", "none n unit", "r"),
+        node("Cast", "r", "e", to=TensorProto.FLOAT),
+        node("ReduceSum", "e", "s", keepdims=0),
+        node("Add", "c s", "d"),
+    ],
+}
+
+
+def by_size(nodes: Sequence[onnx.NodeProto], **more: Array) -> onnx.ModelProto:
+    """A convolution times `n`; nodes follow where the image has over 9 rows."""
+    ends = {
+        name: [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)] for name in ("d", "r2")
+    }
+    large = helper.make_graph(list(nodes), "large", [], ends["d"])
+    small = helper.make_graph([node("Relu", "c", "r2")], "small", [], ends["r2"])
+    whole = [
+        node("Shape", "x", "shape"),
+        node("Gather", "shape two", "rows"),
+        node("Greater", "rows nine", "is_large"),
+        node("Cast", "n", "f", to=TensorProto.FLOAT),
+        node("Unsqueeze", "n zero", "n1"),
+        node("Conv", "x w", "product", pads=[1, 1, 1, 1]),
+        node("Mul", "product f", "c"),
+        helper.make_node("If", ["is_large"], ["y"], then_branch=large, else_branch=small),
+    ]
+    held = {
+        "w": R.standard_normal((4, 3, 3, 3)).astype("f4"),
+        "two": np.int64(2),
+        "nine": np.int64(9),
+        "zero": np.array([0]),
+        "last": np.array([3]),
+        "minus": np.array([-1]),
+        "three": np.array([1, 1, 1]),
+        "sizes": np.array([1, 4, 7]),
+        "seven": np.zeros(7, np.int64),
+        "none": np.int64(0),
+        "unit": np.int64(1),
+    }
+    inputs = {"x": IMAGE, "n": np.array(3), **more}
+    return made(whole, inputs, opened=("x",), **held)
+
+
+def image(size: int) -> Array:
+    return np.random.default_rng(size).standard_normal((1, 3, size, 6)).astype("f4")
+
+
+def check_as_alone(net: lc.Network, model: onnx.ModelProto, feed: Mapping[str, Array]) -> None:
+    """The bits, the plan, its bytes and errors are those of a network that has met nothing else."""
+    alone = lc.load(model, threads=1)
+    found, wanted = net.run(feed), alone.run(feed)
+    assert {n: a.tobytes() for n, a in found.items()} == {n: a.tobytes() for n, a in wanted.items()}
+    assert list(net.plan.inputs) == list(alone.plan.inputs)
+    assert net.plan.memory_bytes == alone.plan.memory_bytes
+    assert net.plan.predicted_error == alone.plan.predicted_error
+    assert net.explain() == alone.explain()
+    check(net, model, feed)
+
+
+@pytest.mark.parametrize("op", SHAPED)
+def test_a_value_decides_for_the_shapes_for_which_it_does(op: str) -> None:
+    """Elsewhere it is data, whatever shapes came before: it is not folded into the weights."""
+    model = by_size(SHAPED[op])
+    net = lc.load(model, threads=1)
+    for size in (12, 7):
+        plans = []
+        for n in (3, 4, 3):
+            check_as_alone(net, model, {"x": image(size), "n": np.array(n)})
+            plans.append(net.compiled)
+        assert list(net.plan.inputs) == (["x"] if size > 9 else ["x", "n"])
+        assert plans[0] is plans[2]
+        assert (plans[0] is plans[1]) == (size < 10)
+
+
+def test_a_value_decides_beside_the_values_for_which_it_does() -> None:
+    """It scales the image in any case; the tile is in one branch."""
+    end = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("t", "u")]
+    tiled = [
+        node("Unsqueeze", "m zero", "m1"),
+        node("Concat", "three m1", "s2", axis=0),
+        node("Tile", "c s2", "t"),
+    ]
+    nodes = [
+        node("Cast", "m", "g", to=TensorProto.FLOAT),
+        node("Greater", "n two", "many"),
+        helper.make_node(
+            "If",
+            ["many"],
+            ["v"],
+            then_branch=helper.make_graph(tiled, "tiled", [], end[:1]),
+            else_branch=helper.make_graph([node("Tanh", "c", "u")], "plain", [], end[1:]),
+        ),
+        node("Mul", "v g", "d"),
+    ]
+    model = by_size(nodes, m=np.array(2))
+    net = lc.load(model, threads=1)
+    for n, m in ((3, 2), (1, 2), (3, 1), (1, 1)):
+        for size in (12, 7):
+            check_as_alone(net, model, {"x": image(size), "n": np.array(n), "m": np.array(m)})
+            decides = {"x", "m"} if n < 3 else {"x"}
+            assert set(net.plan.inputs) == (decides if size > 9 else {"x", "n", "m"})
+
+
+def test_what_decides_is_found_without_binding_for_sizes_that_answer_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = lc.load(by_size(SHAPED["Tile"]), threads=1)
+    kind = type(net.backend.model)
+    bind, bound = kind.bind, []
+
+    def counted(self: object, *given: Any, **named: Any) -> Any:
+        bound.append(named.get("values"))
+        return bind(self, *given, **named)
+
+    monkeypatch.setattr(kind, "bind", counted)
+    for size, n, count in ((12, 3, 2), (15, 3, 0), (15, 4, 1), (11, 4, 0), (7, 4, 1), (8, 5, 0)):
+        net.run({"x": image(size), "n": np.array(n)})
+        assert len(bound) == count, (size, n)
+        bound.clear()
