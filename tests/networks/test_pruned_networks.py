@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.compose
 import pytest
 
 import leanconv as lc
@@ -23,6 +24,7 @@ from support.libraries import check_as_loaded
 from support.network_models import by_onnxruntime
 from support.onnx_models import Array, model
 from support.pruned_networks import chain, mobile
+from support.small_inputs import made as made_of
 from support.sparse_models import sparsened
 
 
@@ -225,6 +227,27 @@ def test_a_size_of_a_mobile_network_does_not_depend_on_the_sizes_before(share: f
     assert net.explain() == alone.explain()
     memos = [memo for each in net.backend.templates for memo in each.memos]
     assert [(len(memo.entries), memo.refusals) for memo in memos] == [(1, [])]
+
+
+def test_a_branch_of_a_mobile_network_does_not_depend_on_the_branches_before() -> None:
+    """Which blocks leave zeros out is decided for the branch that a value chooses."""
+    branches = []
+    for name in ("then_branch", "else_branch"):
+        made = onnx.compose.add_prefix(onnx.load_from_string(mobile(0.9)), name).graph
+        first = onnx.helper.make_node("Identity", ["x"], [made.input[0].name])
+        branches.append(
+            onnx.helper.make_graph([first, *made.node], name, [], made.output, made.initializer)
+        )
+    chosen = onnx.helper.make_node("Cast", ["n"], ["chosen"], to=onnx.TensorProto.BOOL)
+    one_of = onnx.helper.make_node(
+        "If", ["chosen"], ["y"], then_branch=branches[0], else_branch=branches[1]
+    )
+    built = made_of([chosen, one_of], {"x": image(), "n": np.array(1)})
+    net, alone = lc.load(built, threads=1), lc.load(built, threads=1)
+    for number in (1, 0):
+        y = net(image(), number)
+    assert y.tobytes() == alone(image(), 0).tobytes()
+    assert net.explain() == alone.explain()
 
 
 def test_a_forked_process_runs_them() -> None:
