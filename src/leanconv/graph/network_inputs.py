@@ -186,28 +186,34 @@ class Deciding:
     def __init__(self) -> None:
         self._names: dict[_Key, tuple[str, ...]] = {}
 
-    def among(self, shapes: _Key, known: _Values) -> _Values:
+    def among(self, shapes: object, known: _Values) -> _Values:
         """The values that decide for the shapes of all inputs, as far as that was found."""
+        return self._chosen(shapes, known)[1]
+
+    def key(self, shapes: object, known: _Values) -> _Key:
+        """Return a key of the plan for shapes and values: of `among` them."""
+        return self._chosen(shapes, known)[0]
+
+    def _chosen(self, shapes: object, known: _Values) -> tuple[_Key, _Values]:
+        key: _Key = (shapes,)
         chosen: dict[str, np.ndarray] = {}
         while self._names:
-            names = self._names.get(_key(shapes, chosen))
-            if names is None or not known.keys() >= set(names):
+            names = self._names.get(key)
+            if names is None or not all(name in known for name in names):
                 break
-            chosen.update((name, known[name]) for name in names)
-        return chosen
+            for name in names:
+                chosen[name] = known[name]
+                key += ((name, known[name].tobytes()),)
+        return key, chosen
 
-    def key(self, shapes: _Key, known: _Values) -> _Key:
-        """Return a key of the plan for shapes and values: of `among` them."""
-        return _key(shapes, self.among(shapes, known))
-
-    def found(self, shapes: _Key, known: _Values, make: Callable[[_Values], _Made]) -> _Made:
+    def found(self, shapes: object, known: _Values, make: Callable[[_Values], _Made]) -> _Made:
         """Call `make` with those known values that decide for shapes; more if it needs others.
 
         Raises:
             NeedsInputsError: the values of others decide.
         """
         while True:
-            chosen = self.among(shapes, known)
+            key, chosen = self._chosen(shapes, known)
             try:
                 return make(chosen)
             except NeedsInputsError as error:
@@ -215,14 +221,9 @@ class Deciding:
                     raise  # it would be asked for without end
                 if len(self._names) >= _MOST_KEPT:
                     self._names.clear()
-                self._names[_key(shapes, chosen)] = error.names
-                if not known.keys() >= set(error.names):
+                self._names[key] = error.names
+                if not all(name in known for name in error.names):
                     raise
-
-
-def _key(shapes: _Key, chosen: _Values) -> _Key:
-    values = ((name, array.tobytes()) for name, array in chosen.items())
-    return shapes, *values
 
 
 def is_small(shape: Sequence[object] | None, dtype: DType) -> bool:
