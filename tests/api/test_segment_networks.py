@@ -40,7 +40,7 @@ class _Network:
 def test_threads_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread keeps and drops networks while others add up what is kept."""
     made = SegmentNetworks(
-        cast("Model", None), FLOAT32, lambda _part, _limit: cast("Network", _Network()), 100
+        cast("Model", None), FLOAT32, lambda *_given: cast("Network", _Network()), 100
     )
     monkeypatch.setattr(made, "_part", lambda _segment: None)
     budget = cast("RunBudget", SimpleNamespace(room=None, expect=lambda _bytes: None))
@@ -70,7 +70,7 @@ def test_results_that_are_too_large_are_not_computed(monkeypatch: pytest.MonkeyP
             return {}
 
     made = SegmentNetworks(
-        cast("Model", None), FLOAT32, lambda _part, _limit: cast("Network", Large()), 100
+        cast("Model", None), FLOAT32, lambda *_given: cast("Network", Large()), 100
     )
     monkeypatch.setattr(made, "_part", lambda _segment: None)
     segment = SimpleNamespace(nodes=(), known=(), constants={}, inputs={})

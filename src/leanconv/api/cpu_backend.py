@@ -116,12 +116,16 @@ class CpuBackend(CpuGraphs):
         """True if a plan was given, which is for some input shapes and no others."""
         return self._pinned is not None
 
-    def _network_of(self, part: Model, memory_limit: int | None) -> Network:
+    def _network_of(
+        self, part: Model, memory_limit: int | None, make_room: Callable[[int], None]
+    ) -> Network:
         """A part of the network that is compiled in a run, with the options that fit it."""
         names = {node.name for node in part.nodes}
         chosen = {n: text for n, text in self._options.algorithms.items() if n in names}
         options = replace(self._options, algorithms=chosen, memory_limit=memory_limit)
-        return Network(CpuBackend(part, options, target=self.target), "a part")
+        backend = CpuBackend(part, options, target=self.target)
+        backend._shared = replace(backend._shared, make_room=make_room)
+        return Network(backend, "a part")
 
     def validated(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         """The inputs as kernels can read them."""

@@ -34,7 +34,8 @@ class SegmentNetworks:
     Args:
         model: the file's.
         dtype: in which the network computes.
-        make: makes a network, within a memory limit or without one.
+        make: makes a network, within a memory limit or without one; it calls a function with the
+            bytes of each plan before they are set aside.
         cache_bytes: the most that all of them may hold together, where no memory limit says less.
     """
 
@@ -42,7 +43,7 @@ class SegmentNetworks:
         self,
         model: Model,
         dtype: DType,
-        make: Callable[[Model, int | None], Network],
+        make: Callable[[Model, int | None, Callable[[int], None]], Network],
         cache_bytes: int,
     ) -> None:
         self._model, self._dtype, self._make = model, dtype, make
@@ -69,7 +70,8 @@ class SegmentNetworks:
     def _of_any_size(self, segment: Segment) -> Network:
         """A network whose inputs may have any extents, planned for those at hand."""
         key = _key(segment, exact=False)
-        network = self._kept.pop(key, None) or self._make(self._part(segment), None)
+        network = self._kept.pop(key, None)
+        network = network or self._make(self._part(segment), None, lambda _bytes: None)
         network.bind(_given(segment))
         self._keep(key, network)
         held = sum(each.kept_bytes for each in self._networks())
@@ -78,15 +80,33 @@ class SegmentNetworks:
         return network
 
     def _within(self, segment: Segment, room: int) -> Network:
-        """A network for inputs as they are, which fits into the room with its results."""
-        key = _key(segment, exact=True)
-        network = self._kept.pop(key, None)
+        """A network for inputs as they are, which fits into the room with its results.
+
+        It is planned as if no others were kept, for a round number of bytes if it fits into that:
+        what earlier runs have left decides nothing, and most runs find it planned.
+        """
+        key, most = _key(segment, exact=True), _rounded(room)
+        network = self._kept_within(key, most, room) or self._kept_within(key, room, room)
         if network is not None:
-            needed = network.used_bytes + _result_bytes(network)
-            self.give_back(self.bytes + needed - room)
-            network = network if needed <= room else None
-        network = network or self._planned(segment, room)
-        self._keep(key, network)
+            return network
+        try:
+            network = self._planned(segment, most, room)
+        except LeanConvError:
+            most = room
+            network = self._planned(segment, most, room)
+        self._keep((key, most), network)
+        return network
+
+    def _kept_within(self, key: Hashable, most: int, room: int) -> Network | None:
+        """The network that was planned for `most` bytes, now the one that was used last."""
+        network = self._kept.pop((key, most), None)
+        if network is None:
+            return None
+        needed = network.used_bytes + _result_bytes(network)
+        self.give_back(self.bytes + needed - room)
+        if needed > room:
+            return None
+        self._keep((key, most), network)
         return network
 
     def _keep(self, key: Hashable, network: Network) -> None:
@@ -111,26 +131,30 @@ class SegmentNetworks:
         except KeyError:
             return None
 
-    def _planned(self, segment: Segment, room: int) -> Network:
-        """A new network that takes, with those that are kept, at most some bytes.
+    def _planned(self, segment: Segment, most: int, room: int) -> Network:
+        """A new network that takes, with its results, at most `most` bytes.
+
+        Others are freed, before it is in memory, until all fit into the room.
 
         Raises:
-            UnsupportedError: the network takes more, whatever is freed.
+            UnsupportedError: the network takes more.
             BudgetError: no plan keeps the error that is accepted.
         """
         part, given, results = self._part(segment), _given(segment), 0
+
+        def make_room(needed: int) -> None:
+            self.give_back(self.bytes + needed + results - room)
+
         while True:
-            free = room - self.bytes
+            network = None  # of the results' bytes nothing was known
             try:
-                network = self._make(part, free - results)
+                network = self._make(part, most - results, make_room)
                 network.bind(given)
             except BudgetError as error:
-                if self._kept and error.smallest_error is None:
-                    self.give_back(1)
-                    continue
-                raise _refused(segment, error, free, results) from error
+                raise _refused(segment, error, most, results) from error
             results = _result_bytes(network)
-            if network.used_bytes + results <= free:
+            if network.used_bytes + results <= most:
+                make_room(network.used_bytes)
                 return network
 
     def _part(self, segment: Segment) -> Model:
@@ -153,6 +177,12 @@ class SegmentNetworks:
         """The type that a file would give an array: that of float32 which has been promoted."""
         kind = as_dtype(array.dtype)
         return self._model.dtype if kind == self._dtype else kind
+
+
+def _rounded(room: int) -> int:
+    """Return a number of bytes below the room, or it: one for rooms that differ by little."""
+    step = 1 << max(0, room.bit_length() - 4)
+    return room // step * step
 
 
 def _refused(segment: Segment, error: BudgetError, room: int, results: int) -> LeanConvError:

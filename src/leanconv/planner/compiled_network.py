@@ -50,6 +50,7 @@ class SharedMemory:
         outputs: memory of large results, taken again.
         files: where packed weights are for all processes; None for memory of this one.
         made_for: the options that may decide how they are packed; networks of others share none.
+        make_room: called with the bytes of a plan before they are set aside.
     """
 
     weights: WeightStore = field(default_factory=WeightStore)
@@ -57,6 +58,7 @@ class SharedMemory:
     outputs: Outputs = field(default_factory=Outputs)
     files: WeightFiles | None = None
     made_for: str = ""
+    make_room: Callable[[int], None] = lambda _bytes: None
 
 
 class CompiledNetwork:
@@ -112,6 +114,7 @@ class CompiledNetwork:
         self.misfits = _misfits(pinned, self.plan) if pinned else ()
         if pinned is not None:
             self.plan = replace(self.plan, measured_error=pinned.measured_error)
+        shared.make_room(self.plan.memory_bytes)
         weights = plan_weights(owned, lowered, decided, shared)
         del graph  # so that weights are freed as they are packed
         self.outputs, self.arena = shared.outputs, shared.arena.part(layout.storage.arena_bytes)
