@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -63,7 +64,10 @@ class SegmentNetworks:
     def run(self, segment: Segment, budget: RunBudget) -> Mapping[str, np.ndarray]:
         """The outputs by name; see `graph.segments.Segments`."""
         room = budget.room
-        network = self._of_any_size(segment) if room is None else self._within(segment, room)
+        if room is None:
+            network = self._of_any_size(segment)
+        else:
+            network = self._within(segment, room, budget.used)
         budget.expect(_result_bytes(network))
         return network.run(segment.inputs)
 
@@ -79,34 +83,46 @@ class SegmentNetworks:
             held -= oldest.kept_bytes
         return network
 
-    def _within(self, segment: Segment, room: int) -> Network:
+    def _within(self, segment: Segment, room: int, used: dict[Hashable, None]) -> Network:
         """A network for inputs as they are, which fits into the room with its results.
 
-        It is planned as if no others were kept, for a round number of bytes if it fits into that:
-        what earlier runs have left decides nothing, and most runs find it planned.
+        It is planned beside those that the run has used; where it does not fit, the oldest of them
+        go. What earlier runs have left goes before, and decides nothing. The room is rounded where
+        that is enough, so that most runs find a plan.
+
+        Args:
+            segment: what is computed.
+            room: bytes beside arrays.
+            used: keys of the networks that the run has used, in order; this one's is added.
         """
-        key, most = _key(segment, exact=True), _rounded(room)
-        network = self._kept_within(key, most, room) or self._kept_within(key, room, room)
-        if network is not None:
-            return network
-        try:
-            network = self._planned(segment, most, room)
-        except LeanConvError:
-            most = room
-            network = self._planned(segment, most, room)
-        self._keep((key, most), network)
+        facts = _key(segment, exact=True)
+        own = [each.used_bytes for each in map(self._kept.get, used) if each is not None]
+        *beside, most = (_rounded(room - sum(own[gone:])) for gone in range(len(own) + 1))
+        if (facts, room) in self._kept:
+            most = room  # no round number was enough
+        for bytes_left in (*beside, most):
+            network = self._kept_or_planned(segment, (facts, bytes_left), room)
+            if network is not None:
+                most = bytes_left
+                break
+        else:
+            most, network = room, self._planned(segment, room, room)
+        self._keep((facts, most), network)
+        used.pop((facts, most), None)
+        used[facts, most] = None
         return network
 
-    def _kept_within(self, key: Hashable, most: int, room: int) -> Network | None:
-        """The network that was planned for `most` bytes, now the one that was used last."""
-        network = self._kept.pop((key, most), None)
-        if network is None:
-            return None
-        needed = network.used_bytes + _result_bytes(network)
+    def _kept_or_planned(
+        self, segment: Segment, key: tuple[Hashable, int], room: int
+    ) -> Network | None:
+        """The network for so many bytes as a key says; None where these are too few."""
+        network = self._kept.pop(key, None)
+        needed = network.used_bytes + _result_bytes(network) if network else 0
         self.give_back(self.bytes + needed - room)
-        if needed > room:
+        if network is None or needed > room:
+            with suppress(BudgetError, UnsupportedError):
+                return self._planned(segment, key[1], room)
             return None
-        self._keep((key, most), network)
         return network
 
     def _keep(self, key: Hashable, network: Network) -> None:

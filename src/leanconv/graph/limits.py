@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -190,12 +190,16 @@ class RunBudget(FoldBudget):
         limits: of the network.
         memory: bytes for arrays and what is kept, together; None for no limit but those above.
         kept: between runs; None for nothing.
+
+    Attributes:
+        used: keys of what this run has used of what is kept, in order.
     """
 
     def __init__(self, limits: Limits, memory: int | None = None, kept: Kept | None = None) -> None:
         traffic = limits.late_traffic_bytes
         super().__init__(traffic, limits.late_bytes, traffic, limits.late_nodes)
         self._memory, self._kept = memory, kept
+        self.used: dict[Hashable, None] = {}
 
     def charge(self, traffic_bytes: int) -> None:
         """Account for work that is about to be done.
