@@ -203,6 +203,13 @@ def test_many_values_are_kept_within_the_bounds_of_plans() -> None:
     assert net._plans.held_bytes <= net._backend.cache_bytes
 
 
+def test_graphs_of_many_values_are_not_all_kept() -> None:
+    net = lc.load(by_rate(), threads=1)
+    for rate in range(80):
+        net.backend.decided_graph((IMAGE.shape, ()), {"rate": np.array(rate)})
+    assert sum(len(each.memos) for each in net.backend.templates) <= 64
+
+
 def test_ranges_of_shapes_with_a_value() -> None:
     model = by_rate()
     stated = {"x": (1, 3, (6, 8), 5), "rate": 16000}

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,10 +41,12 @@ from leanconv.symbolic import (
 
 Shape = tuple[int, ...]
 Known = Mapping[str, np.ndarray]
+_Kept = TypeVar("_Kept")
 Make = Callable[..., Graph]  # of shapes by name, and of known values where there are any
 
 _MOST_KEPT_BYTES = 32 * 2**20  # of constants made at load: weights with folded factors
 _MOST_TEMPLATES = 16  # of one pattern of open extents
+_MOST_PATTERNS = 64  # each value that decides makes one
 
 
 class Template(Made[Graph]):
@@ -161,7 +163,7 @@ class Templates:
         concrete = {each.name: shape for each, shape in zip(self._inputs, shapes, strict=True)}
         if not values:
             return self._make(concrete, *given)
-        templates = self._templates.setdefault(pattern, Memo(_MOST_TEMPLATES, names))
+        templates = _of_pattern(self._templates, pattern, names)
         graph = templates.at(tuple(values))
         if graph is not None:
             return graph
@@ -172,7 +174,7 @@ class Templates:
         opened = {name: tuple(extents) for name, extents in symbolic.items()}
         made = attempted(lambda: self._made(opened, given, trace, values, axes))
         if isinstance(made, NeedsInputsError):
-            undecided = self._undecided.setdefault(pattern, Memo(_MOST_TEMPLATES))
+            undecided = _of_pattern(self._undecided, pattern, names)
             undecided.keep(Made(made.names, trace.guards))
             raise NeedsInputsError(made.names)
         if isinstance(made, Exception):
@@ -204,6 +206,15 @@ class Templates:
         filled = template.at(tuple(values))
         assert filled is not None, "the guards do not hold for what they come from"
         return template, filled
+
+
+def _of_pattern(
+    memos: dict[tuple[object, ...], Memo[_Kept]], pattern: tuple[object, ...], names: Sequence[str]
+) -> Memo[_Kept]:
+    """The memo of a pattern, a new one if need be, in place of the oldest of many."""
+    if pattern not in memos and len(memos) >= _MOST_PATTERNS:
+        memos.pop(next(iter(memos)))
+    return memos.setdefault(pattern, Memo(_MOST_TEMPLATES, names))
 
 
 def _sharing(graph: Graph, other: Graph) -> Graph:
