@@ -48,7 +48,8 @@ _TILED = "copies into and out of the layout of matrix tiles take a fifth of the 
 EXPLAINED: Mapping[str, str] = {
     "RotaryEmbedding": _PASSES,
     **dict.fromkeys(("ReduceMax 1x64x56x56 =i64:3,", "ReduceMin 1x64x56x56 =i64:3,"), _ANY_LENGTH),
-    **dict.fromkeys(("Exp", "Tanh"), _LONGER_CALL),
+    "Exp": _LONGER_CALL,
+    "Tanh": "within 2.5 units of the last place; onnxruntime's ratio of polynomials errs by 4.4",
     "com.microsoft.DynamicQuantizeMatMul": _TILED,
     **dict.fromkeys(("Identity", "Reshape", "Flatten", "Split"), _COPIED),
     **dict.fromkeys(("And", "Or", "Xor", "Not", "BitwiseNot", "Pad", "Tile"), _CALL),
