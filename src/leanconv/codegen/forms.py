@@ -274,12 +274,17 @@ _NONE: Memo[Instance] = Memo(_MOST_FORMS)
 
 
 def adopt(kernel: Kernel, target: Target, forms: Iterable[Form]) -> None:
-    """Take forms that another process has emitted for a kernel's skeleton."""
+    """Take forms that another process has emitted for a kernel's skeleton.
+
+    Where this process knows the kernel's own, others that seem to serve it are none of it.
+    """
     # One text may come of several answers to guards.
     known = {form.record for form in forms_of_skeleton(kernel, target)}
-    memo = _held(split(kernel)[0], target)
+    skeleton, values = split(kernel)
+    memo = _held(skeleton, target)
+    served = memo.at(values) is not None
     for form in forms:
-        if form.record not in known:
+        if form.record not in known and not (served and form.at(values)):
             memo.keep(form)
 
 

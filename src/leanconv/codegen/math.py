@@ -30,7 +30,8 @@ from leanconv.codegen.emitter import Function, Value, bytes_of, element_of, lane
 from leanconv.codegen.values import mangled
 from leanconv.records import dataclass
 
-_LOG2_E, _LN2 = 1.4426950408889634, 0.6931471805599453
+_LOG2_E = 1.4426950408889634
+_LN2 = 0.6931471805599453
 
 
 @dataclass(frozen=True)
