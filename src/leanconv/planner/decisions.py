@@ -205,10 +205,11 @@ def estimated_cycles(
     accuracy: Accuracy,
     now: Decision | None = None,
 ) -> float:
-    """Estimated cycles of a node by the cost model's choice, of one thread.
+    """Estimated cycles of a convolution by the cost model's choice, of one thread.
 
     Args:
-        node, graph: sizes that are open have their representatives.
+        node, graph: sizes that are open have their representatives; a batch has one image where it
+            is to change no bits.
         decision: its formats.
         target, accuracy: of the plan.
         now: the formats in which its images are; reorders from these are added.
@@ -217,6 +218,10 @@ def estimated_cycles(
         SpecError: no algorithm computes the node in these formats.
     """
     case, costs = _case(node, graph, decision, target), target.costs
+    if accuracy.reproducible:
+        images = [name for name in (*node.inputs, *node.outputs) if name not in graph.constants]
+        alone = {name: _alone(case.types[name]) for name in images if name}
+        case = replace(case, types={**case.types, **alone})
     context = case.context(graph, target, accuracy)
     moved = 0.0
     if now is not None:
@@ -224,6 +229,10 @@ def estimated_cycles(
         names = [name for name in wanted if wanted[name] != given[name]]
         moved = sum(costs.reorder_cycles(case.types[name].bytes) for name in names)
     return operator_of(node).estimated(context, AUTO).cycles + moved
+
+
+def _alone(kind: TensorType) -> TensorType:
+    return TensorType((1, *kind.shape[1:]), kind.dtype)
 
 
 @dataclass(frozen=True)
