@@ -152,6 +152,16 @@ def test_a_concat_of_concats_is_one() -> None:
     assert joined == [2, 2, 2, 5], "what others read, or lies along another axis, stays"
 
 
+def test_a_long_row_of_concats_keeps_few_inputs() -> None:
+    b = Builder()
+    x = joined = b.op("Tanh", b.input(1, 2))
+    for _ in range(300):
+        joined = b.op("Concat", joined, x, axis=0)
+    counts = [len(n.inputs) for n in applied(simplify, b.graph(joined)).nodes if n.op == "Concat"]
+    assert max(counts) <= 64
+    assert sum(counts) < 20_000
+
+
 def test_transposes_merge() -> None:
     b = Builder()
     x = b.op("Tanh", b.input(2, 3, 4, 5))

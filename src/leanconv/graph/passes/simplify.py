@@ -123,6 +123,9 @@ def clip_again(editor: Editor, node: Node, source: str, own: _Bounds | None) -> 
     return None if (new.op, new.inputs) == (node.op, node.inputs) else new
 
 
+_MOST_JOINED = 64  # inputs of a Concat of Concats: a long row of them takes time in proportion
+
+
 @rewriting
 def simplify(editor: Editor, node: Node) -> bool:
     """Remove identities and merge neighbours, where the result stays the same number by number.
@@ -207,7 +210,9 @@ def _concat(editor: Editor, node: Node) -> Node | None:
         before = editor.private_producer(name, "Concat")
         alike = before is not None and before.attributes == node.attributes
         inputs += before.inputs if before is not None and alike else (name,)
-    return None if tuple(inputs) == node.inputs else node_like(node, inputs=tuple(inputs))
+    if tuple(inputs) == node.inputs or len(inputs) > max(_MOST_JOINED, len(node.inputs)):
+        return None
+    return node_like(node, inputs=tuple(inputs))
 
 
 def _cast(editor: Editor, node: Node) -> Node | None:
