@@ -11,7 +11,7 @@ users can do may raise them once, by what it takes:
     zeros, separable filters    4561 lines, 19 modules, 6 of one importer, 2 of them short
     bytes by twos, LiteRT, first answers, mixed chains  3741 lines, 7 modules, 1 of them short
     bytes by fours, LSTMs of codes, `run` by snapshots  397 lines, 2 modules
-    few outputs in planes, `serve` by snapshots, results made when counted  690 lines
+    few outputs in planes, `serve` by snapshots, results made when counted  683 lines
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ def test_each_rule_sees_what_it_is_there_for() -> None:
 
 # -- numbers that may only fall --------------------------------------------------------------
 RATCHETS = {
-    "lines": 144312,
+    "lines": 144305,
     "modules": 572,
     "short_modules": 44,
     "modules_of_one_importer": 135,

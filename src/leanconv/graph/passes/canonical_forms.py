@@ -257,24 +257,17 @@ def transpose_interleaved(editor: Editor, node: Node) -> bool:
 
 
 def _interleaved(editor: Editor, node: Node) -> bool:
-    axis, kind, shape = (
-        node.attributes["axis"],
-        editor.types[node.output],
-        editor.shape(node.output),
-    )
-    ones = all(editor.shape(name)[axis] == 1 for name in node.inputs)
-    rest = (*shape[:axis], *shape[axis + 1 :])
-    behind = any(extent != 1 for extent in shape[axis + 1 :])
-    if (
-        not ones
-        or behind
-        or all(n == 1 for n in rest)
-        or any(n in editor.constants for n in node.inputs)
-    ):
+    axis, kind = node.attributes["axis"], editor.types[node.output]
+    before, behind = kind.shape[:axis], kind.shape[axis + 1 :]
+    single = all(editor.shape(name)[axis] == 1 for name in node.inputs)
+    if not single or any(n != 1 for n in behind) or all(n == 1 for n in before):
         return False
+    if any(name in editor.constants for name in node.inputs):
+        return False
+    rest = (*before, *behind)
     rows = [editor.value(node.output, TensorType((1, *rest), kind.dtype)) for _ in node.inputs]
     joined = editor.value(node.output, TensorType((len(rows), *rest), kind.dtype))
-    perm = (*range(1, axis + 1), 0, *range(axis + 1, len(shape)))
+    perm = (*range(1, axis + 1), 0, *range(axis + 1, len(kind.shape)))
     editor.replace(
         node,
         *(
